@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Adds up what ctest ran: summary.py JUNIT.xml
 
-A test that runs many cases says so in its output ("12 passed, 0 failed, 1 skipped", or the closing line of Catch2); others count one.
+A test that runs many cases says so in its output ("12 passed, 0 failed, 1 skipped", the closing line of Catch2, "3 of 4 traces exact"); others count one.
 Names what was skipped and what failed; the last line is "N passed, N failed, N skipped". Exits 1 where something failed or nothing ran.
 """
 import re
@@ -9,6 +9,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
+TRACES = re.compile(r"^(\d+) of (\d+) traces exact", re.M)
 CATCH_GOOD = re.compile(r"^All tests passed \(.* in (\d+) test cases?\)", re.M)
 CATCH_BAD = re.compile(r"^test cases: +(\d+) \|(.*)$", re.M)
 
@@ -20,6 +21,8 @@ def counts(output, status):
     result = None
     if found := SUMMARY.findall(output):
         result = [int(n) for n in found[-1]]
+    elif found := TRACES.findall(output):
+        result = [int(found[-1][0]), int(found[-1][1]) - int(found[-1][0]), 0]
     elif found := CATCH_GOOD.findall(output):
         result = [int(found[-1]), 0, 0]
     elif found := CATCH_BAD.findall(output):
