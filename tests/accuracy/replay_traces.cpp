@@ -19,7 +19,7 @@ using Action = AllocatorEvent::Action;
 namespace {
 
 struct Verdict {
-  std::size_t equal = 0;    ///< events before the first difference
+  std::size_t equal = 0;  ///< events before the first difference
   bool exact = false;
   std::string difference;
 };
@@ -48,7 +48,8 @@ Verdict judge(const RecordedTrace& trace) {
         allocator.free(block->second);
         live.erase(block);
       } else {
-        const auto request = std::find_if(&next, trace.events.data() + trace.events.size(), [](const AllocatorEvent& e) { return e.action == Action::alloc; });
+        const auto request = std::find_if(&next, trace.events.data() + trace.events.size(),
+                                          [](const AllocatorEvent& e) { return e.action == Action::alloc; });
         if (request == trace.events.data() + trace.events.size()) break;  // a trace cut between a segment and its block
         Block* block = allocator.malloc(request->bytes);
         live[block->address] = block;
@@ -75,7 +76,8 @@ void judge_all(std::istream& in, bool quiet, Tally& tally) {
     tally.exact += verdict.exact;
     tally.events += trace.events.size();
     if (!verdict.exact)
-      std::printf("differs after %zu of %zu events: %s\n  %s\n", verdict.equal, trace.events.size(), trace.name.c_str(), verdict.difference.c_str());
+      std::printf("differs after %zu of %zu events: %s\n  %s\n", verdict.equal, trace.events.size(), trace.name.c_str(),
+                  verdict.difference.c_str());
     else if (!quiet)
       std::printf("exact %8zu events  %s\n", trace.events.size(), trace.name.c_str());
   }

@@ -36,8 +36,8 @@ inline bool read_trace(std::istream& in, RecordedTrace& trace) {
     } else if (line.starts_with("memory ")) {
       trace.memory = std::stoll(line.substr(7));
     } else if (const std::string_view marks = "+-SsMm"; line.size() > 2 && marks.find(line[0]) != marks.npos) {
-      constexpr Action actions[] = {Action::alloc, Action::free_completed, Action::segment_alloc, Action::segment_free, Action::segment_map,
-                                    Action::segment_unmap};
+      constexpr Action actions[] = {Action::alloc,        Action::free_completed, Action::segment_alloc,
+                                    Action::segment_free, Action::segment_map,    Action::segment_unmap};
       const auto kind = marks.find(line[0]);
       char* end = nullptr;
       const Bytes address = std::strtoll(line.c_str() + 2, &end, 10) * kMinBlockSize;
