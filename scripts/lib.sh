@@ -83,7 +83,7 @@ build() {
     echo "$line"
     [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\ (Building|Linking) ]] || continue
     if [ -t 2 ]; then
-      printf '\rmemest: building %s/%s ' "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" >&2
+      printf '\r\e[Kmemest: building %s/%s' "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" >&2
       [ "${BASH_REMATCH[1]}" = "${BASH_REMATCH[2]}" ] && printf '\r\e[K' >&2
     elif [ -z "$shown" ]; then
       say "building ${BASH_REMATCH[2]} files"
