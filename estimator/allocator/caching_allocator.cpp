@@ -61,6 +61,14 @@ Block* CachingAllocator::new_block(const BlockPool& pool, int stream, Bytes addr
   return block;
 }
 
+/// A block of the same segment.
+Block* CachingAllocator::new_block_of(const Block* sibling, Bytes address, Bytes size) {
+  Block* block = new_block(pool_of(sibling), sibling->stream, address, size);
+  block->segment = sibling->segment;
+  block->expandable = sibling->expandable;
+  return block;
+}
+
 void CachingAllocator::recycle(Block* block) {
   block->live = false;
   spare_.push_back(block);
@@ -68,7 +76,7 @@ void CachingAllocator::recycle(Block* block) {
 
 void CachingAllocator::insert(BlockPool& pool, Block* block) {
   block->searches_before = pool.searches;
-  const FreeBlock entry{block->stream, block->size, block->address, block};
+  const FreeBlock entry{block->stream, block->segment, block->size, block->address, block};
   if (pool.spare.empty()) {
     block->place = pool.blocks.insert(entry).first;
   } else {
@@ -98,7 +106,7 @@ Block* CachingAllocator::get_free_block(const Request& request) {
   const AllocatorConfig& config = options_.config;
   BlockPool& pool = *request.pool;
   if (collects_garbage()) ++pool.searches;
-  auto it = pool.blocks.lower_bound({request.stream, request.size, 0, nullptr});
+  auto it = pool.blocks.lower_bound({request.stream, 0, request.size, 0, nullptr});
   if (it == pool.blocks.end() || it->stream != request.stream) return nullptr;
   if (config.expandable_segments) {
     // A block at the mapped front counts with the range that it can grow into.
@@ -129,6 +137,7 @@ Block* CachingAllocator::alloc_block(const Request& request, bool is_retry) {
   if (options_.config.expandable_segments) return try_allocate_expandable_block(request);
   if (!take_device_memory(request.segment)) return nullptr;
   Block* block = new_block(*request.pool, request.stream, addresses_.take(request.segment), request.segment);
+  block->segment = segments_++;
   const StatChange stats(stats_, block->small);
   stats.increase(&AllocatorStats::segment, 1);
   stats.increase(&AllocatorStats::reserved_bytes, block->size);
@@ -150,8 +159,7 @@ Block* CachingAllocator::alloc_found_block(const Request& request, Block* block,
   if (should_split(block, request.size)) {
     // The request takes the front; what remains goes back to the pool.
     Block* remaining = block;
-    block = new_block(*request.pool, request.stream, remaining->address, request.size);
-    block->expandable = remaining->expandable;
+    block = new_block_of(remaining, remaining->address, request.size);
     block->prev = remaining->prev;
     if (block->prev) block->prev->next = block;
     block->next = remaining;
@@ -269,11 +277,11 @@ void CachingAllocator::garbage_collect_cached_blocks() {
 /// With max_split_size: frees one cached block that is large enough, or oversize ones from the largest down until they are together.
 bool CachingAllocator::release_available_cached_blocks(const Request& request) {
   const Bytes limit = options_.config.max_split_size;
-  // With expandable segments PyTorch stops at an internal assertion here (issue #123548); memest goes on to the full flush.
+  // Expandable blocks are left to the full flush (2.15; older releases stop at an internal assertion here, issue #123548).
   if (limit == AllocatorConfig::kUnlimited || options_.config.expandable_segments) return false;
   auto& blocks = request.pool->blocks;
   const Bytes wanted = std::max(request.size, limit);
-  auto it = blocks.lower_bound({request.stream, wanted, 0, nullptr});
+  auto it = blocks.lower_bound({request.stream, 0, wanted, 0, nullptr});
   if (it != blocks.end() && it->stream == request.stream) {
     release_block(it->block);
     return true;
@@ -346,6 +354,7 @@ Block* CachingAllocator::find_expandable_block(const Request& request) {
   const Bytes size = round_up(options_.device_memory + options_.device_memory / 8, page);
   Block* block = new_block(pool, request.stream, addresses_.take(size), size);
   block->mapped = false;
+  block->segment = segments_++;
   block->expandable = int(expandable_.size());
   expandable_.push_back({block->address, size, page});
   pool.unmapped.insert(block);
@@ -373,9 +382,8 @@ bool CachingAllocator::map_block(Block* block, Bytes size) {
   block->mapped = true;
   const Bytes address = block->address;
   if (mapped < block->size) {
-    Block* remaining = new_block(pool, block->stream, address + mapped, block->size - mapped);
+    Block* remaining = new_block_of(block, address + mapped, block->size - mapped);
     remaining->mapped = false;
-    remaining->expandable = block->expandable;
     remaining->prev = block;
     remaining->next = block->next;
     if (remaining->next) remaining->next->prev = remaining;
@@ -401,8 +409,7 @@ void CachingAllocator::unmap_block(Block* block) {
   BlockPool& pool = pool_of(block);
   erase(pool, block->place);
   if (begin > block->address) {
-    Block* before = new_block(pool, block->stream, block->address, begin - block->address);
-    before->expandable = block->expandable;
+    Block* before = new_block_of(block, block->address, begin - block->address);
     before->prev = block->prev;
     before->next = block;
     if (before->prev) before->prev->next = before;
@@ -410,8 +417,7 @@ void CachingAllocator::unmap_block(Block* block) {
     insert(pool, before);
   }
   if (const Bytes after_size = block->address + block->size - end; after_size > 0) {
-    Block* after = new_block(pool, block->stream, end, after_size);
-    after->expandable = block->expandable;
+    Block* after = new_block_of(block, end, after_size);
     after->prev = block;
     after->next = block->next;
     if (after->next) after->next->prev = after;

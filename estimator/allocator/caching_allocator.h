@@ -29,15 +29,18 @@ std::string_view name_of(AllocatorEvent::Action action);
 
 struct Block;
 
-/// A free block as its pool's set holds it: in the order of the search, which is by stream, size, address.
+/// A free block as its pool's set holds it, in the order of the search: stream, size, age of the segment, address. Until about 2.12 PyTorch
+/// left the age out (BlockComparatorSize; PR #178362, #183591): the same unless addresses that were given back are used again.
 struct FreeBlock {
   int stream;
+  int segment;  ///< segments count up as they are obtained
   Bytes size, address;
   Block* block;
 
   bool operator<(const FreeBlock& other) const {
     if (stream != other.stream) return stream < other.stream;
-    return size != other.size ? size < other.size : address < other.address;
+    if (size != other.size) return size < other.size;
+    return segment != other.segment ? segment < other.segment : address < other.address;
   }
 };
 using FreeBlocks = std::set<FreeBlock>;
@@ -56,6 +59,7 @@ struct Block {
   Block* next = nullptr;
   std::uint64_t searches_before = 0;  ///< searches of its pool when it became free: its age counts from there
   int stream = 0;
+  int segment = 0;      ///< number of its segment, in the order in which they were obtained
   int expandable = -1;  ///< index of its expandable segment; -1: from cudaMalloc
   bool small = false;   ///< of the small pool
   bool allocated = false;
@@ -141,6 +145,7 @@ class CachingAllocator {
 
   BlockPool& pool_of(const Block* block) { return block->small ? small_blocks_ : large_blocks_; }
   Block* new_block(const BlockPool& pool, int stream, Bytes address, Bytes size);
+  Block* new_block_of(const Block* sibling, Bytes address, Bytes size);
   void recycle(Block* block);
   void insert(BlockPool& pool, Block* block);
   void erase(BlockPool& pool, FreeBlocks::iterator place) { pool.spare.push_back(pool.blocks.extract(place)); }
@@ -174,6 +179,7 @@ class CachingAllocator {
   std::optional<Bytes> allowed_;  // by per_process_memory_fraction
   AllocatorStats stats_;
   Bytes device_used_ = 0;
+  int segments_ = 0;  // obtained so far
   Bytes last_segment_size_ = 0;
   std::vector<AllocatorEvent>* events_ = nullptr;
   std::size_t trace_event_ = 0;

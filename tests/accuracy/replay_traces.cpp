@@ -1,5 +1,5 @@
 // Replays recorded PyTorch allocator traces: fed only with their alloc and free_completed, the model must make the same segments at the
-// same instants and put every block at the same address.
+// same instants, put every block at the same address and end with the same statistics.
 //   replay_traces [--quiet] FILE|FOLDER|-...      exits 1 where a trace differs, 2 where there is none
 #include <algorithm>
 #include <cstdio>
@@ -32,38 +32,54 @@ bool same(const AllocatorEvent& a, const AllocatorEvent& b) {
   return a.action == b.action && a.address == b.address && (a.bytes == b.bytes || a.action == Action::free_completed);
 }
 
-Verdict judge(const RecordedTrace& trace) {
-  std::vector<AllocatorEvent> made;
-  CachingAllocator allocator({AllocatorConfig::parse(trace.conf), {}, trace.memory});
-  allocator.record_events(&made);
-  std::unordered_map<Bytes, Block*> live;
-  Verdict verdict;
-  std::size_t compared = 0;
-  for (const AllocatorEvent& next : trace.events) {
-    if (compared == made.size()) {
-      // Nothing is pending: this event is a request, or a segment that the next request needs.
-      if (next.action == Action::free_completed) {
-        const auto block = live.find(next.address);
-        if (block == live.end()) throw Error("the trace frees what it did not allocate");
-        allocator.free(block->second);
-        live.erase(block);
-      } else {
-        const auto request = std::find_if(&next, trace.events.data() + trace.events.size(),
-                                          [](const AllocatorEvent& e) { return e.action == Action::alloc; });
-        if (request == trace.events.data() + trace.events.size()) break;  // a trace cut between a segment and its block
-        Block* block = allocator.malloc(request->bytes);
-        live[block->address] = block;
-      }
-    }
-    if (!same(made[compared], next)) {
-      verdict.difference = "recorded " + show(next) + ", replayed " + show(made[compared]);
-      return verdict;
-    }
-    verdict.equal = ++compared;
+/// Feeds the allocator with the requests of a trace and compares what it does with what was recorded.
+class Judge {
+ public:
+  explicit Judge(const RecordedTrace& trace) : trace_(trace), allocator_({AllocatorConfig::parse(trace.conf), trace.limit, trace.memory}) {
+    allocator_.record_events(&made_);
   }
-  verdict.exact = true;
-  return verdict;
-}
+
+  Verdict run() {
+    auto flush = trace_.flushes.begin();
+    std::size_t i = 0;
+    for (; i < trace_.events.size(); ++i) {
+      for (; flush != trace_.flushes.end() && *flush == i; ++flush) allocator_.empty_cache();
+      if (made_.size() == i && !request(i)) break;
+      if (!same(made_[i], trace_.events[i])) return {i, false, "recorded " + show(trace_.events[i]) + ", replayed " + show(made_[i])};
+    }
+    for (; flush != trace_.flushes.end(); ++flush) allocator_.empty_cache();
+    if (made_.size() > i) return {i, false, "replayed one event more: " + show(made_[i])};
+    return compare_stats();
+  }
+
+ private:
+  /// Makes the request behind event i: a free, or the alloc before which its segment was made. False where the trace is cut before it.
+  bool request(std::size_t i) {
+    if (trace_.events[i].action == Action::free_completed) {
+      const auto block = live_.find(trace_.events[i].address);
+      if (block == live_.end()) throw Error("the trace frees what it did not allocate");
+      allocator_.free(block->second);
+      live_.erase(block);
+      return true;
+    }
+    while (i < trace_.events.size() && trace_.events[i].action != Action::alloc && trace_.events[i].action != Action::oom) ++i;
+    if (i == trace_.events.size()) return false;
+    if (Block* block = allocator_.malloc(trace_.events[i].bytes)) live_[block->address] = block;
+    return true;
+  }
+
+  Verdict compare_stats() const {
+    for (auto& [name, value] : list(allocator_.stats()))
+      if (const auto recorded = trace_.stats.find(name); recorded != trace_.stats.end() && recorded->second != value)
+        return {trace_.events.size(), false, name + " is " + std::to_string(recorded->second) + ", replayed " + std::to_string(value)};
+    return {trace_.events.size(), true, ""};
+  }
+
+  const RecordedTrace& trace_;
+  CachingAllocator allocator_;
+  std::vector<AllocatorEvent> made_;
+  std::unordered_map<Bytes, Block*> live_;
+};
 
 struct Tally {
   std::size_t traces = 0, exact = 0, events = 0;
@@ -71,7 +87,7 @@ struct Tally {
 
 void judge_all(std::istream& in, bool quiet, Tally& tally) {
   for (RecordedTrace trace; read_trace(in, trace);) {
-    const Verdict verdict = judge(trace);
+    const Verdict verdict = Judge(trace).run();
     ++tally.traces;
     tally.exact += verdict.exact;
     tally.events += trace.events.size();
