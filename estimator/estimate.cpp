@@ -1,0 +1,160 @@
+#include "estimate.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "fake/runtime.h"
+
+namespace memest {
+namespace {
+
+RunSettings settings_of(const EstimateRequest& request, const Device& device, AllocatorConfig& config) {
+  RunSettings settings = RunSettings::for_device(device, request.torch);
+  settings.semantics = request.semantics;
+  settings.strict = request.strict;
+  for (auto& [name, value] : request.environment) {
+    if (name == "PYTORCH_CUDA_ALLOC_CONF" || name == "PYTORCH_ALLOC_CONF") config = AllocatorConfig::parse(value);
+    else settings.set_environment(name, value);
+  }
+  if (!request.alloc_conf.empty()) config = AllocatorConfig::parse(request.alloc_conf);
+  return settings;
+}
+
+/// Bytes of each module: parameters as they load, activations alive at the end of the last step's first forward.
+std::vector<ModuleBytes> module_table(const MemoryTrace& trace) {
+  struct Live {
+    ModuleId module;
+    Category category;
+    Bytes bytes;
+    bool alive;
+  };
+  std::vector<Live> blocks(trace.blocks, Live{0, Category::temporary, 0, false});
+  std::vector<ModuleBytes> table;
+  for (std::size_t i = 0; i < trace.modules.size(); ++i) {
+    auto& m = trace.modules[i];
+    ModuleBytes row{ModuleId(i), m.path, m.type};
+    row.depth = i == 0 ? 0 : table[m.parent].depth + 1;
+    table.push_back(std::move(row));
+  }
+  std::size_t stop = trace.events.size();  // the end of the last step's first forward
+  int last_step = 0;
+  for (auto& p : trace.phases) last_step = std::max(last_step, p.step);
+  for (std::size_t i = 0; i < trace.phases.size(); ++i)
+    if (trace.phases[i].phase == Phase::forward && trace.phases[i].step == last_step && trace.phases[i].micro <= 1)
+      stop = i + 1 < trace.phases.size() ? trace.phases[i + 1].first_event : trace.events.size();
+  for (std::size_t i = 0; i < stop; ++i) {
+    const MemoryEvent& e = trace.events[i];
+    if (e.kind == MemoryEvent::Kind::alloc) blocks[e.block] = {e.module, e.category, e.bytes, true};
+    else if (e.kind == MemoryEvent::Kind::free) blocks[e.block].alive = false;
+    else if (e.kind == MemoryEvent::Kind::categorize) blocks[e.block].category = e.category;
+  }
+  for (auto& b : blocks) {
+    if (!b.alive) continue;
+    if (b.category == Category::parameter) table[b.module].parameters += b.bytes;
+    if (b.category == Category::activation || b.category == Category::autocast_cache) table[b.module].activations += b.bytes;
+  }
+  for (auto& row : table) row.parameters_cumulative = row.parameters, row.activations_cumulative = row.activations;
+  for (std::size_t i = table.size(); i-- > 1;) {
+    table[trace.modules[i].parent].parameters_cumulative += table[i].parameters_cumulative;
+    table[trace.modules[i].parent].activations_cumulative += table[i].activations_cumulative;
+  }
+  return table;
+}
+
+void place_peak(Estimate& e) {
+  const MemoryTrace& trace = e.trace();
+  if (trace.events.empty()) return;
+  const MemoryEvent& event = trace.events[e.replay.peak_event];
+  e.peak_op = event.op;
+  e.peak_module = trace.modules[event.module].path;
+  e.peak_module_type = trace.modules[event.module].type;
+  for (auto& p : trace.phases)
+    if (p.first_event <= e.replay.peak_event) e.peak_step = p.step, e.peak_phase = p.phase;
+}
+
+/// The verdict is a replay of its own: the allocator may get no more than the card has, and frees its cache before it gives up.
+Fit fit_of(const EstimateRequest& request, const Estimate& e, ReplayOptions options) {
+  Fit fit;
+  fit.gpu = request.gpu ? e.device.name : "";
+  fit.capacity = request.gpu_memory.value_or(e.device.total_memory);
+  fit.free = fit.capacity - e.context;
+  options.record_events = false;
+  options.device_limit = std::max<Bytes>(fit.free, 0);
+  options.device_memory = std::max<Bytes>(fit.capacity, 1);
+  const ReplayResult limited = replay(e.trace(), options);
+  fit.fits = !limited.out_of_memory;
+  fit.out_of_memory = limited.out_of_memory;
+  return fit;
+}
+
+std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
+  std::vector<Setting> list;
+  auto add = [&](const char* name, std::string value, bool from_spec = false) {
+    const bool given = std::find(r.given.begin(), r.given.end(), name) != r.given.end();
+    list.push_back({name, std::move(value), given ? "given" : from_spec ? "spec" : "default"});
+  };
+  auto flag = [](bool b) { return std::string(b ? "yes" : "no"); };
+  const run::RunOptions& o = r.run;
+  std::vector<std::string> batches;
+  for (auto b : o.batches) batches.push_back(std::to_string(b));
+  add("mode", std::string(name_of(o.mode)));
+  add("batch", join(batches, ","));
+  add("precision", std::string(name_of(o.precision)));
+  if (o.mode == run::Mode::train) {
+    add("optimizer", o.optimizer);
+    add("grad-accum", std::to_string(o.grad_accum));
+    add("zero-grad", o.zero_grad_to_none ? "none" : "zero");
+    add("zero-grad-at", std::string(name_of(o.zero_grad_at)));
+    add("checkpoint", o.checkpointing.text());
+    add("input-grad", flag(o.input_grad));
+  }
+  add("loss", e.states.loss, o.loss.empty());
+  add("steps", std::to_string(o.steps));
+  add("inputs", o.inputs_resident ? "resident" : "loader");
+  add("keep-output", flag(o.keep_output));
+  add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
+  add("gpu", e.device.name);
+  add("torch-version", r.torch.name());
+  add("alloc-conf", r.alloc_conf);
+  add("semantics", e.semantics);
+  for (auto& [name, value] : r.read.sizes)
+    if (name != "batch") add(name.c_str(), std::to_string(value));
+  for (auto& [name, value] : r.environment) list.push_back({"env " + name, value, "given"});
+  return list;
+}
+
+}  // namespace
+
+Estimate estimate(const EstimateRequest& request) {
+  Estimate e;
+  e.torch = request.torch;
+  e.device = request.gpu ? find_device(*request.gpu) : default_device();
+  e.device_given = request.gpu.has_value();
+  e.semantics = request.semantics == RunSettings::Semantics::cuda ? "cuda" : "fake-tensor";
+  e.run = request.run;
+  e.source = request.spec;
+
+  ReplayOptions replay_options;
+  replay_options.record_events = request.record_events;
+  replay_options.device_memory = request.gpu_memory.value_or(e.device.total_memory);
+  const RunSettings settings = settings_of(request, e.device, replay_options.config);
+
+  Runtime runtime(settings);
+  runtime.default_dtype = run::model_dtype(request.run.precision);
+  auto model = spec::read_model(request.spec, request.read);
+  e.name = model->name;
+  e.kind = model->kind;
+  e.states = run::run_loop(*model, request.run);
+  e.diagnostics = runtime.diagnostics;
+
+  e.replay = replay(e.trace(), replay_options);
+  e.context = request.semantics == RunSettings::Semantics::cuda ? e.device.context : 0;
+  e.device_peak = e.replay.reserved_peak + e.context;
+  place_peak(e);
+  e.modules = module_table(e.trace());
+  if (request.gpu || request.gpu_memory) e.fit = fit_of(request, e, replay_options);
+  e.settings = resolved(request, e);
+  return e;
+}
+
+}  // namespace memest

@@ -1,0 +1,132 @@
+#include "fake/checkpoint.h"
+
+#include <memory>
+
+namespace memest {
+namespace {
+
+struct StopRecomputation {};
+
+/// The autocast mode that the region ran under; entered again for the recomputation (an inner context: its cache goes when the outermost exits).
+struct AutocastModes {
+  bool enabled = runtime().autocast.enabled;
+  DType dtype = runtime().autocast.dtype;
+};
+class AutocastReentry {
+ public:
+  explicit AutocastReentry(const AutocastModes& modes)
+      : enabled_(runtime().autocast.enabled, modes.enabled), dtype_(runtime().autocast.dtype, modes.dtype) {
+    ++runtime().autocast.nesting;
+  }
+  ~AutocastReentry() {
+    if (--runtime().autocast.nesting == 0) runtime().autocast.cache.clear();
+  }
+
+ private:
+  Scoped<bool> enabled_;
+  Scoped<DType> dtype_;
+};
+
+/// One checkpointed call (torch/utils/checkpoint.py _CheckpointFrame). Lives while a saved tensor of the region does.
+struct Frame {
+  Region region;
+  Tensors inputs;
+  AutocastModes autocast;
+  ModuleId module = runtime().module;
+  std::size_t packed = 0;   ///< tensors saved by the first run
+  std::size_t arrived = 0;  ///< tensors saved by the recomputation so far
+  bool recomputed = false;
+  Tensors values;
+};
+
+struct Holder final : Packed {
+  Holder(std::shared_ptr<Frame> f, std::size_t i) : frame(std::move(f)), index(i) {}
+  Tensor unpack() override;
+  std::shared_ptr<Frame> frame;
+  std::size_t index;
+};
+
+struct Kept final : Packed {
+  explicit Kept(T x) : tensor(x) {}
+  Tensor unpack() override { return tensor; }
+  Tensor tensor;
+};
+
+struct ForwardHooks final : SavedTensorHooks {
+  std::shared_ptr<Frame> frame = std::make_shared<Frame>();
+  std::unique_ptr<Packed> pack(T) override { return std::make_unique<Holder>(frame, frame->packed++); }
+};
+
+struct RecomputeHooks final : SavedTensorHooks {
+  explicit RecomputeHooks(Frame& f) : frame(f) {}
+  std::unique_ptr<Packed> pack(T x) override {
+    Tensor value = x.requires_grad() ? detached(x) : x;
+    if (frame.arrived < frame.values.size()) frame.values[frame.arrived] = value;
+    if (++frame.arrived == frame.packed) throw StopRecomputation{};
+    return std::make_unique<Kept>(value);
+  }
+  Frame& frame;
+};
+
+Tensor Holder::unpack() {
+  Frame& f = *frame;
+  if (!f.recomputed) {
+    f.values.resize(f.packed);
+    Runtime& rt = runtime();
+    Scoped<ModuleId> module(rt.module, f.module);
+    SavedTensorHooksScope hooks(Ref<SavedTensorHooks>(new RecomputeHooks(f)));
+    GradMode grad(true);
+    try {
+      AutocastReentry modes(f.autocast);
+      f.region(f.inputs);
+    } catch (const StopRecomputation&) {
+    }
+    f.recomputed = true;
+  }
+  return std::move(f.values[index]);
+}
+
+}  // namespace
+
+Tensors checkpoint(Region region, const Tensors& inputs) {
+  if (!runtime().grad_mode) return region(inputs);
+  auto* hooks = new ForwardHooks;
+  Ref<SavedTensorHooks> scope_ref(hooks);
+  hooks->frame->region = region;
+  hooks->frame->inputs = inputs;
+  SavedTensorHooksScope scope(scope_ref);
+  return region(inputs);
+}
+
+Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
+  if (!runtime().grad_mode || !any_requires_grad(inputs)) {
+    NoGrad guard;
+    return region(inputs);
+  }
+  auto n = node("CheckpointFunctionBackward", std::span<const Tensor>(inputs), std::span<const Tensor>(inputs),
+                [region, autocast = AutocastModes()](Backward& w, const Tensors& saved) {
+                  Tensors detached_inputs, outputs;
+                  for (std::size_t i = 0; i < saved.size(); ++i) {
+                    detached_inputs.push_back(saved[i] ? detached(saved[i]) : Tensor());
+                    if (w.needs(int(i))) detached_inputs.back()->requires_grad = true;
+                  }
+                  {
+                    GradMode grad(true);
+                    AutocastReentry modes(autocast);
+                    outputs = region(detached_inputs);
+                  }
+                  for (std::size_t i = 0; i < outputs.size(); ++i)
+                    if (outputs[i].requires_grad() && w.grad[i]) backward(outputs[i], w.grad[i]);
+                  for (std::size_t i = 0; i < saved.size(); ++i)
+                    if (w.needs(int(i))) w.out[i] = detached_inputs[i]->grad;
+                });
+  Tensors outputs;
+  {
+    NoGrad guard;
+    outputs = region(inputs);
+  }
+  n.outputs(std::span<const Tensor>(outputs));
+  return outputs;
+}
+
+}  // namespace memest

@@ -1,0 +1,270 @@
+#include "nn/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "fake/autograd.h"
+#include "nn/layer.h"
+
+namespace memest::nn {
+namespace {
+
+/// Recursive descent over "a + b * (c // 2)"; as Python, // rounds down.
+class ExpressionReader {
+ public:
+  ExpressionReader(std::string_view text, const Symbols* symbols, std::vector<std::string>* names) : text_(text), symbols_(symbols), names_(names) {}
+  std::int64_t read() {
+    const std::int64_t value = sum(0);
+    skip();
+    if (at_ != text_.size()) throw bad();
+    return value;
+  }
+
+ private:
+  Error bad() const { return Error(fmt::format("'{}' is no size: names, integers, + - * // % and parentheses are allowed", text_.substr(0, 80))); }
+  void skip() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+  bool take(std::string_view sign) {
+    skip();
+    if (!text_.substr(at_).starts_with(sign)) return false;
+    at_ += sign.size();
+    return true;
+  }
+  std::int64_t sum(int depth) {
+    std::int64_t value = product(depth);
+    for (;;) {
+      if (take("+")) value = checked_add(value, product(depth));
+      else if (take("-")) value = checked_add(value, checked_mul(-1, product(depth)));
+      else return value;
+    }
+  }
+  std::int64_t product(int depth) {
+    std::int64_t value = factor(depth);
+    for (;;) {
+      if (take("//") || take("/")) value = divided(value, factor(depth), false);
+      else if (take("%")) value = divided(value, factor(depth), true);
+      else if (take("*")) value = checked_mul(value, factor(depth));
+      else return value;
+    }
+  }
+  std::int64_t divided(std::int64_t a, std::int64_t b, bool remainder) const {
+    if (!symbols_) return 1;  // only the form is checked
+    if (b == 0) throw Error(fmt::format("'{}' divides by zero", text_));
+    if (b == -1) return remainder ? 0 : checked_mul(a, -1);
+    std::int64_t quotient = a / b;
+    if (a % b != 0 && (a < 0) != (b < 0)) --quotient;
+    return remainder ? a - quotient * b : quotient;
+  }
+  std::int64_t factor(int depth) {
+    if (depth > 100) throw bad();
+    skip();
+    if (take("-")) return checked_mul(-1, factor(depth + 1));
+    if (take("(")) {
+      const std::int64_t value = sum(depth + 1);
+      if (!take(")")) throw bad();
+      return value;
+    }
+    const std::size_t start = at_;
+    auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
+    auto digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (at_ < text_.size() && digit(text_[at_])) {
+      while (at_ < text_.size() && digit(text_[at_])) ++at_;
+      auto value = parse_int(text_.substr(start, at_ - start));
+      if (!value) throw bad();
+      return *value;
+    }
+    while (at_ < text_.size() && (letter(text_[at_]) || digit(text_[at_]) || text_[at_] == '.')) ++at_;
+    if (at_ == start) throw bad();
+    const std::string name(text_.substr(start, at_ - start));
+    if (names_) names_->push_back(name);
+    if (!symbols_) return 1;
+    auto it = symbols_->find(name);
+    if (it == symbols_->end()) {
+      std::vector<std::string> known;
+      for (auto& [symbol, value] : *symbols_) known.push_back(symbol);
+      throw Error(fmt::format("the size '{}' has no value", name), fmt::format("give it with --set {}=NUMBER or in the spec's \"defaults\"", name));
+    }
+    return it->second;
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  const Symbols* symbols_;
+  std::vector<std::string>* names_;
+};
+
+void visit_slots(const GraphArgument& argument, const std::function<void(int)>& f) {
+  if (argument.form == GraphArgument::Form::value) f(argument.slot);
+  for (auto& item : argument.items) visit_slots(item, f);
+}
+
+}  // namespace
+
+SizeExpression::SizeExpression(std::string text) : text_(std::move(text)) { ExpressionReader(text_, nullptr, nullptr).read(); }
+std::int64_t SizeExpression::evaluate(const Symbols& symbols) const { return ExpressionReader(text_, &symbols, nullptr).read(); }
+std::vector<std::string> SizeExpression::symbols() const {
+  std::vector<std::string> names;
+  ExpressionReader(text_, nullptr, &names).read();
+  return names;
+}
+
+int Graph::slot_of(const std::string& name) { return slots_.try_emplace(name, int(slots_.size())).first->second; }
+
+std::size_t Graph::placeholders() const {
+  return std::size_t(std::count_if(nodes_.begin(), nodes_.end(), [](auto& n) { return n.op == GraphNode::Op::placeholder; }));
+}
+
+void Graph::finish() {
+  if (nodes_.empty() || nodes_.back().op != GraphNode::Op::output) throw Error("a graph ends with a node whose op is \"output\"");
+  std::vector<bool> assigned(slots_.size(), false);
+  std::vector<std::string> names(slots_.size());
+  for (auto& [name, slot] : slots_) names[std::size_t(slot)] = name;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    GraphNode& n = nodes_[i];
+    auto known = [&](int slot) {
+      if (!assigned[std::size_t(slot)]) {
+        std::vector<std::string> before;
+        for (std::size_t s = 0; s < assigned.size(); ++s)
+          if (assigned[s]) before.push_back(names[s]);
+        Error e(fmt::format("node '{}' uses '%{}', which no node before it makes", n.name, names[std::size_t(slot)]),
+                did_you_mean(names[std::size_t(slot)], before));
+        throw e.within(n.where);
+      }
+    };
+    for (auto& a : n.args) visit_slots(a, known);
+    for (auto& [key, a] : n.kwargs) visit_slots(a, known);
+    if (n.op == GraphNode::Op::output && i + 1 != nodes_.size()) throw Error("the node after the output is never run").within(nodes_[i + 1].where);
+    if (n.op == GraphNode::Op::call_module && !find(n.target)) {
+      std::vector<std::string> modules;
+      for (auto& [name, child] : children()) modules.push_back(name);
+      Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)), did_you_mean(n.target, modules));
+      throw e.within(n.where);
+    }
+    if ((n.op == GraphNode::Op::call_function || n.op == GraphNode::Op::call_method) && n.target.empty()) throw Error("a call needs a target").within(n.where);
+    n.slot = slot_of(n.name);
+    if (std::size_t(n.slot) >= assigned.size()) assigned.resize(std::size_t(n.slot) + 1), names.resize(std::size_t(n.slot) + 1, n.name);
+    assigned[std::size_t(n.slot)] = true;
+  }
+  // Where values die: backwards, the first use met is the last. A value whose name is assigned again later dies there instead.
+  std::vector<bool> seen(slots_.size(), false);
+  for (auto& name : kept_) {
+    if (!slots_.contains(name)) throw Error(fmt::format("\"keep\" names '{}', which no node makes", name));
+    seen[std::size_t(slots_[name])] = true;
+  }
+  dead_.assign(nodes_.size(), {});
+  for (std::size_t i = nodes_.size(); i-- > 0;) {
+    auto use = [&](int slot) {
+      if (!seen[std::size_t(slot)]) {
+        seen[std::size_t(slot)] = true;
+        dead_[i].push_back(slot);
+      }
+    };
+    use(nodes_[i].slot);
+    for (auto& a : nodes_[i].args) visit_slots(a, use);
+    for (auto& [key, a] : nodes_[i].kwargs) visit_slots(a, use);
+  }
+}
+
+Value Graph::evaluate(const GraphArgument& a, const Values& frame) const {
+  switch (a.form) {
+    case GraphArgument::Form::constant: return a.constant;
+    case GraphArgument::Form::value: return frame[std::size_t(a.slot)];
+    case GraphArgument::Form::size: return a.size->evaluate(*symbols_);
+    case GraphArgument::Form::slice:
+      return std::make_shared<Slice>(Slice{evaluate(a.items[0], frame), evaluate(a.items[1], frame), evaluate(a.items[2], frame)});
+    case GraphArgument::Form::dict: {
+      auto dict = std::make_shared<Dict>();
+      for (std::size_t i = 0; i < a.items.size(); ++i) dict->items.emplace_back(a.keys[i], evaluate(a.items[i], frame));
+      return dict;
+    }
+    default: {
+      Values items;
+      for (auto& item : a.items) items.push_back(evaluate(item, frame));
+      return a.form == GraphArgument::Form::tuple ? make_tuple(std::move(items)) : make_list(std::move(items));
+    }
+  }
+}
+
+Value Graph::run(const GraphNode& n, const Values& frame) {
+  if (n.op == GraphNode::Op::get_attr) {
+    const auto dot = n.target.rfind('.');
+    Module* owner = find(dot == std::string::npos ? "" : n.target.substr(0, dot));
+    const std::string last = n.target.substr(dot == std::string::npos ? 0 : dot + 1);
+    if (owner) {
+      for (auto& [name, p] : owner->own_parameters())
+        if (name == last) return to_value(p);
+      for (auto& [name, b] : owner->own_buffers())
+        if (name == last) return to_value(b);
+    }
+    throw Error(fmt::format("the graph has no parameter or buffer '{}'", n.target));
+  }
+  Values arguments;
+  arguments.reserve(n.args.size());
+  for (auto& a : n.args) arguments.push_back(evaluate(a, frame));
+  KeywordArguments keywords;
+  for (auto& [key, a] : n.kwargs) keywords.emplace_back(key, evaluate(a, frame));
+  switch (n.op) {
+    case GraphNode::Op::call_module: return find(n.target)->call(arguments, keywords);
+    case GraphNode::Op::custom: return run_custom(n, arguments);
+    case GraphNode::Op::output: return arguments.empty() ? Value(None{}) : arguments[0];
+    default: return call_function(n.target, arguments, keywords, n.op == GraphNode::Op::call_method);
+  }
+}
+
+Value Graph::run_custom(const GraphNode& n, const Values& arguments) {
+  Tensors inputs;
+  for (auto& a : arguments) collect_tensors(a, inputs);
+  Scoped<const char*> op(runtime().op, runtime().trace.intern("custom " + n.target));
+  auto fn = node("CustomBackward", std::span<const Tensor>(inputs), std::span<const Tensor>(inputs), [](Backward& w, const Tensors& saved) {
+    for (std::size_t i = 0; i < w.out.size(); ++i)
+      if (w.needs(int(i))) w.out[i] = empty_like(saved[i]);
+  });
+  Tensors outputs, saved;
+  for (auto& output : n.outputs) {
+    Dims sizes;
+    for (auto& size : output.shape) sizes.push_back(Unbox<std::int64_t>::from(evaluate(size, {})));
+    outputs.push_back(empty(sizes, output.dtype));
+    if (output.saved) saved.push_back(outputs.back());
+  }
+  fn.outputs(std::span<const Tensor>(outputs), {});
+  if (outputs.size() == 1) return outputs[0];
+  return list_of(outputs);
+}
+
+Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) {
+  Values frame(slots_.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const GraphNode& n = nodes_[i];
+    Value result;
+    if (n.op == GraphNode::Op::placeholder) {
+      const Value* given = next < arguments.size() ? &arguments[next] : nullptr;
+      for (auto& [key, v] : keywords)
+        if (key == n.name) given = &v;
+      if (!given) {
+        if (n.args.empty()) throw Error(fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, placeholders(), arguments.size())).within(n.where);
+        result = evaluate(n.args[0], frame);  // a default
+      } else {
+        result = *given;
+      }
+      ++next;
+    } else {
+      try {
+        result = run(n, frame);
+      } catch (Error& e) {
+        e.within(fmt::format("node '{}' ({})", n.name, n.where));
+        throw;
+      }
+      if (n.op == GraphNode::Op::output) return result;
+    }
+    frame[std::size_t(n.slot)] = std::move(result);
+    for (int slot : dead_[i]) frame[std::size_t(slot)] = None{};
+  }
+  return None{};
+}
+
+}  // namespace memest::nn

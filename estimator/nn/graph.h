@@ -1,0 +1,90 @@
+// A module whose forward is a graph of calls, as a torch.fx trace of one module's own forward holds. A call of it is a frame: inside, a
+// value dies after the statement that uses it last, or when its name is assigned again, or, where it is kept, when the frame returns.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "nn/module.h"
+
+namespace memest::nn {
+
+/// Sizes that a spec names ("batch", "image"); changed between steps.
+using Symbols = std::map<std::string, std::int64_t>;
+
+/// An expression over symbols: "batch", "image//16", "(height + 2) * 3".
+class SizeExpression {
+ public:
+  /// Throws Error where the text is no expression.
+  explicit SizeExpression(std::string text);
+  /// Throws Error for a symbol that has no value, a division by zero or an overflow.
+  std::int64_t evaluate(const Symbols& symbols) const;
+  const std::string& text() const { return text_; }
+  /// Names of the symbols in it.
+  std::vector<std::string> symbols() const;
+
+ private:
+  std::string text_;
+};
+
+/// An argument as the file gives it: a constant, a value of the frame, a size, or a structure of these.
+struct GraphArgument {
+  enum class Form { constant, value, size, list, tuple, slice, dict };
+  Form form = Form::constant;
+  Value constant;
+  int slot = -1;  ///< of a value
+  std::shared_ptr<SizeExpression> size;
+  std::vector<GraphArgument> items;  ///< of a list, tuple or slice (start, stop, step), or a dict's values
+  std::vector<std::string> keys;     ///< of a dict
+};
+
+struct GraphNode {
+  enum class Op { placeholder, call_module, call_function, call_method, get_attr, output, custom };
+  std::string name;
+  Op op = Op::placeholder;
+  std::string target;
+  std::vector<GraphArgument> args;
+  std::vector<std::pair<std::string, GraphArgument>> kwargs;
+  std::string where;  ///< JSON pointer, for messages
+  int slot = -1;      ///< its name's; filled in by Graph
+
+  // of a custom op: what the user says of its outputs (shapes of sizes) and of what it saves
+  struct Output {
+    std::vector<GraphArgument> shape;
+    DType dtype = DType::float32;
+    bool saved = false;
+  };
+  std::vector<Output> outputs;
+};
+
+class Graph final : public Module {
+ public:
+  explicit Graph(std::shared_ptr<const Symbols> symbols) : Module("Graph"), symbols_(std::move(symbols)) {}
+  /// The slot of a name, made at first use.
+  int slot_of(const std::string& name);
+  bool has_name(const std::string& name) const { return slots_.contains(name); }
+  const std::map<std::string, int>& names() const { return slots_; }
+  void add(GraphNode node) { nodes_.push_back(std::move(node)); }
+  void keep(const std::string& name) { kept_.push_back(name); }
+  /// Checks order and targets and works out where values die; throws Error. Call once, when all nodes and children are there.
+  void finish();
+  std::size_t placeholders() const;
+
+ protected:
+  Value forward(const Values& arguments, const KeywordArguments& keywords) override;
+
+ private:
+  Value evaluate(const GraphArgument& argument, const Values& frame) const;
+  Value run(const GraphNode& node, const Values& frame);
+  Value run_custom(const GraphNode& node, const Values& arguments);
+
+  std::shared_ptr<const Symbols> symbols_;
+  std::map<std::string, int> slots_;
+  std::vector<GraphNode> nodes_;
+  std::vector<std::string> kept_;
+  std::vector<std::vector<int>> dead_;  ///< slots to clear after each node
+};
+
+}  // namespace memest::nn

@@ -1,0 +1,125 @@
+#include "nn/layer.h"
+
+#include <fmt/format.h>
+
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "ops/op.h"
+
+namespace memest::nn {
+namespace {
+
+template <class R>
+std::vector<const R*>& registered() {
+  static std::vector<const R*> records;
+  return records;
+}
+
+const std::unordered_map<std::string, std::vector<const FunctionRecord*>>& functions_by_name() {
+  static const auto* table = [] {
+    auto* names = new std::unordered_map<std::string, std::vector<const FunctionRecord*>>;
+    for (auto* f : registered<FunctionRecord>()) (*names)[f->name()].push_back(f);
+    return names;
+  }();
+  return *table;
+}
+
+/// "torch.nn.functional.relu", "F.relu", "operator.add", "torch.Tensor.add": the last part.
+std::string bare(const std::string& name) {
+  for (const char* prefix : {"torch.nn.functional.", "torch.Tensor.", "torch._C._nn.", "torch._C.", "torch.special.", "torch.", "F.", "operator.", "_operator.", "math."})
+    if (name.starts_with(prefix)) return bare(name.substr(std::string_view(prefix).size()));
+  return name;
+}
+
+/// x.view(2, 3) for x.view([2, 3]): integers after the object fill the schema's list of them.
+std::optional<Values> gathered(const Schema& schema, const Values& arguments) {
+  if (arguments.size() < 2) return {};
+  std::size_t list = 0;
+  for (std::size_t i = 1; i < schema.arguments.size() && !list; ++i)
+    if (schema.arguments[i].kind != Kind::ignored) list = i;
+  if (!list || schema.arguments[list].kind != Kind::int_list) return {};
+  Values ints(arguments.begin() + 1, arguments.end());
+  for (auto& v : ints)
+    if (!std::holds_alternative<std::int64_t>(v)) return {};
+  return Values{arguments[0], make_list(std::move(ints))};
+}
+
+}  // namespace
+
+const Schema& Record::schema() const {
+  if (!schema_) schema_ = std::make_unique<Schema>(Schema::parse(signature_));
+  return *schema_;
+}
+LayerRecord::LayerRecord(const char* signature) : Record(signature) { registered<LayerRecord>().push_back(this); }
+FunctionRecord::FunctionRecord(const char* signature) : Record(signature) { registered<FunctionRecord>().push_back(this); }
+Container::Container(const char* container_name, const char* description, Make maker) : name(container_name), what(description), make(maker) {
+  registered<Container>().push_back(this);
+}
+
+const std::vector<const LayerRecord*>& all_layers() { return registered<LayerRecord>(); }
+const std::vector<const Container*>& all_containers() { return registered<Container>(); }
+const std::vector<const FunctionRecord*>& all_functions() { return registered<FunctionRecord>(); }
+
+const LayerRecord* find_layer(const std::string& type) {
+  static const auto* table = [] {
+    auto* names = new std::unordered_map<std::string, const LayerRecord*>;
+    for (auto* layer : registered<LayerRecord>()) names->emplace(layer->name(), layer);
+    return names;
+  }();
+  auto it = table->find(type);
+  return it == table->end() ? nullptr : it->second;
+}
+const Container* find_container(const std::string& type) {
+  for (auto* c : registered<Container>())
+    if (type == c->name) return c;
+  return nullptr;
+}
+std::vector<std::string> layer_names() {
+  std::vector<std::string> names{"Graph"};
+  for (auto* c : all_containers()) names.emplace_back(c->name);
+  for (auto* l : all_layers()) names.push_back(l->name());
+  return names;
+}
+
+ModulePtr make_layer(const std::string& type, const KeywordArguments& arguments) {
+  const LayerRecord* layer = find_layer(type);
+  if (!layer) throw Error(fmt::format("memest knows no layer '{}'", type.substr(0, 80)), did_you_mean(type, layer_names()));
+  std::string problem;
+  auto values = bind_arguments(layer->schema(), {}, arguments, problem);
+  if (!values) throw Error(problem, "its signature is " + std::string(layer->signature()));
+  return layer->make(*values);
+}
+
+bool is_function(const std::string& name) { return functions_by_name().contains(bare(name)) || !find_ops("aten::" + bare(name)).empty(); }
+
+Value call_function(const std::string& full_name, const Values& arguments, const KeywordArguments& keywords, bool method) {
+  const std::string name = bare(full_name);
+  std::string problem, first;
+  std::vector<const char*> tried;
+  auto attempt = [&](const auto* record, const char* signature, const Schema& schema) -> std::optional<Value> {
+    auto bound = bind_arguments(schema, arguments, keywords, problem);
+    if (!bound && method)
+      if (auto packed = gathered(schema, arguments)) {
+        std::string again;
+        bound = bind_arguments(schema, *packed, keywords, again);
+      }
+    if (bound) return record->call(*bound);
+    if (first.empty()) first = problem;
+    tried.push_back(signature);
+    return {};
+  };
+  if (auto it = functions_by_name().find(name); it != functions_by_name().end())
+    for (auto* f : it->second)
+      if (auto result = attempt(f, f->signature(), f->schema())) return *result;
+  for (auto* op : find_ops("aten::" + name))
+    if (auto result = attempt(op, op->info.schema, op->schema())) return *result;
+  if (!tried.empty()) throw Error(first, fmt::format("{} takes {}", name, tried[0]));
+  std::vector<std::string> names;
+  for (auto* f : all_functions()) names.push_back(f->name());
+  for (auto* op : all_ops()) names.emplace_back(op->name() + 6);
+  throw Error(fmt::format("memest knows no {} '{}'", method ? "method" : "function", name.substr(0, 80)), did_you_mean(name, names));
+}
+
+}  // namespace memest::nn

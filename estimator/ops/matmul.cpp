@@ -1,0 +1,217 @@
+// Sources: derivatives.yaml; aten/src/ATen/native/{Linear,LinearAlgebra}.cpp, native/cuda/Blas.cpp of 2.15.
+#include "ops/matmul.h"
+
+#include "ops/copy.h"
+#include "ops/iterator.h"
+#include "ops/pointwise.h"
+#include "ops/views.h"
+#include "ops/workspace.h"
+
+namespace memest {
+namespace {
+
+void check_matrices(const char* name, T a, T b) {
+  if (a.dim() != 2 || b.dim() != 2) throw Error(std::string(name) + ": both must be matrices, found " + describe(a) + " and " + describe(b));
+  if (a.sizes()[1] != b.sizes()[0]) throw Error("mat1 and mat2 shapes cannot be multiplied (" + to_string(a.sizes()) + " and " + to_string(b.sizes()) + ")");
+  if (a.dtype() != b.dtype())
+    throw Error("mat1 and mat2 must have the same dtype, but got " + std::string(name_of(a.dtype())) + " and " + std::string(name_of(b.dtype())));
+}
+
+/// prepare_matrix_for_cublas: a clone for the call where neither stride suits.
+Tensor prepared(T x) {
+  if (is_dense(x)) return {};
+  const Dims &s = x.strides(), &n = x.sizes();
+  if ((s[0] == 1 && s[1] >= std::max<std::int64_t>(1, n[0])) || (s[1] == 1 && s[0] >= std::max<std::int64_t>(1, n[1]))) return {};
+  return runtime().settings.kernel_scratch() ? ops::clone(x, MemoryFormat::contiguous) : Tensor();
+}
+
+bool column_major(T x) { return x.strides()[0] == 1 && x.strides()[1] == x.sizes()[0]; }
+/// mm_mat1_grad, mm_mat2_grad: a column-major operand gets its gradient as the transpose of a product.
+Tensor mat1_grad(T grad, T mat2, bool columns) {
+  if (columns) return ops::t(ops::mm(mat2, ops::t(grad)));
+  return ops::mm(grad, ops::t(mat2));
+}
+Tensor mat2_grad(T grad, T mat1, bool columns) {
+  if (columns) return ops::t(ops::mm(ops::t(grad), mat1));
+  return ops::mm(ops::t(mat1), grad);
+}
+
+Tensor mm(T self, T mat2) {
+  check_matrices("mm", self, mat2);
+  auto fn = node("MmBackward0", {self, mat2}, {save_if(self, mat2), save_if(mat2, self)}, [ca = column_major(self), cb = column_major(mat2)](Backward& w, T a, T b) {
+    if (w.needs(1)) w.out[1] = mat2_grad(w.grad[0], a, cb);
+    if (w.needs(0)) w.out[0] = mat1_grad(w.grad[0], b, ca);
+  });
+  Tensor y = empty({self.sizes()[0], mat2.sizes()[1]}, self.dtype());
+  if (y.numel() > 0) {
+    Tensor a = prepared(self), b = prepared(mat2);
+    CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  }
+  fn.outputs({y});
+  return y;
+}
+
+Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar& alpha) {
+  check_matrices("addmm", mat1, mat2);
+  const Dims sizes{mat1.sizes()[0], mat2.sizes()[1]};
+  if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("addmm: the bias " + describe(self) + " does not broadcast to " + to_string(sizes));
+  auto fn = node("AddmmBackward0", {self, mat1, mat2}, {save_if(mat1, mat2), save_if(mat2, mat1)},
+                 [ca = column_major(mat1), cb = column_major(mat2)](Backward& w, T a, T b) {
+                   if (w.needs(1)) w.out[1] = mat1_grad(w.grad[0], b, ca);
+                   if (w.needs(2)) w.out[2] = mat2_grad(w.grad[0], a, cb);
+                   if (w.needs(0)) w.out[0] = w.grad[0];
+                 });
+  Tensor y = empty(sizes, self.dtype());
+  if (y.numel() > 0) {
+    // addmm_out_cuda_impl: the fused epilogue takes a contiguous 1-D bias of more than one output
+    const bool lt = self.dim() == 1 && self.sizes()[0] == sizes[1] && is_contiguous(self) && mat2.sizes()[0] > 1 && mat2.sizes()[1] > 1 &&
+                    beta.to_double() == 1 && alpha.to_double() == 1;
+    Tensor a = prepared(mat1), b = prepared(mat2);
+    CublasWorkspace workspace(lt ? CublasWorkspace::Call::lt_bias : CublasWorkspace::Call::gemm, sizes[0]);
+  }
+  fn.outputs({y});
+  return y;
+}
+
+/// prepare_batch_matrix_for_cublas.
+Tensor batch_prepared(T x, std::int64_t m, std::int64_t n) {  // the result is row-major: its transpose is computed
+  const Dims& s = x.strides();
+  constexpr int fast = 2, leading = 1;
+  if (s[fast] == 1 && s[leading] >= std::max<std::int64_t>(1, m)) return {};
+  if (s[leading] == 1 && s[fast] >= std::max<std::int64_t>(1, n)) return {};
+  if (is_contiguous(x) && s[1] != 0 && s[2] != 0) return {};
+  return runtime().settings.kernel_scratch() ? ops::clone(x, MemoryFormat::contiguous) : Tensor();
+}
+
+Tensor bmm(T self, T mat2) {
+  if (self.dim() != 3 || mat2.dim() != 3) throw Error("bmm: both must be 3-D, found " + describe(self) + " and " + describe(mat2));
+  if (self.sizes()[0] != mat2.sizes()[0] || self.sizes()[2] != mat2.sizes()[1])
+    throw Error("bmm: shapes cannot be multiplied (" + to_string(self.sizes()) + " and " + to_string(mat2.sizes()) + ")");
+  if (self.dtype() != mat2.dtype())
+    throw Error("bmm: expected the same dtype, found " + std::string(name_of(self.dtype())) + " and " + std::string(name_of(mat2.dtype())));
+  auto fn = node("BmmBackward0", {self, mat2}, {save_if(self, mat2), save_if(mat2, self)}, [](Backward& w, T a, T b) {
+    if (w.needs(1)) w.out[1] = ops::bmm(ops::transpose(a, 1, 2), w.grad[0]);
+    if (w.needs(0)) w.out[0] = ops::bmm(w.grad[0], ops::transpose(b, 1, 2));
+  });
+  Tensor y = empty({self.sizes()[0], self.sizes()[1], mat2.sizes()[2]}, self.dtype());
+  if (y.numel() > 0 && self.numel() > 0) {
+    const std::int64_t m = y.sizes()[2], n = y.sizes()[1], k = self.sizes()[2];
+    Tensor b = batch_prepared(mat2, m, k), a = batch_prepared(self, k, n);
+    const bool outer = k == 1 && runtime().settings.torch.triton_outer_product();
+    if (!outer) CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  }
+  fn.outputs({y});
+  return y;
+}
+
+bool should_fold(T a, T b) {
+  const bool a_larger = a.dim() >= b.dim();
+  const Tensor t1 = a_larger ? a : ops::transpose(b, -2, -1);
+  const Tensor& t2 = a_larger ? b : a;
+  if (!(t1.dim() >= 3 && t2.dim() <= 2)) return false;
+  if (t2.requires_grad()) return true;
+  if (a.dim() == 2) return false;
+  if (t1.numel() == 0) return true;
+  for (int i = 0; i < t1.dim() - 2; ++i)
+    if (t1.strides()[i] != t1.strides()[i + 1] * t1.sizes()[i + 1]) return false;
+  return true;
+}
+
+Tensor mv(T self, T vec) {  // derivatives.yaml mv
+  if (self.dim() != 2 || vec.dim() != 1 || self.sizes()[1] != vec.sizes()[0]) throw Error("mv: shapes cannot be multiplied (" + describe(self) + " and " + describe(vec) + ")");
+  auto fn = node("MvBackward0", {self, vec}, {save_if(self, vec), save_if(vec, self)}, [](Backward& w, T a, T v) {
+    if (w.needs(0)) w.out[0] = ops::mul(ops::unsqueeze(w.grad[0], 1), ops::unsqueeze(v, 0));
+    if (w.needs(1)) w.out[1] = ops::squeeze_dim(ops::mm(ops::t(a), ops::unsqueeze(w.grad[0], 1)), 1);
+  });
+  Tensor y = empty({self.sizes()[0]}, self.dtype());
+  CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  fn.outputs({y});
+  return y;
+}
+const Op mv_op{{"aten::mv(Tensor self, Tensor vec) -> Tensor", Autocast::lower, "self, vec", "derivatives.yaml mv; native/Blas.cpp"}, mv};
+
+Tensor dot(T self, T tensor) {
+  if (self.dim() != 1 || tensor.dim() != 1 || !(self.sizes() == tensor.sizes())) throw Error("dot: 1D tensors of one size expected, found " + describe(self) + " and " + describe(tensor));
+  auto fn = node("DotBackward0", {self, tensor}, {save_if(self, tensor), save_if(tensor, self)}, [](Backward& w, T a, T b) {
+    if (w.needs(0)) w.out[0] = ops::mul(w.grad[0], b);
+    if (w.needs(1)) w.out[1] = ops::mul(w.grad[0], a);
+  });
+  Tensor y = empty({}, self.dtype());
+  CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  fn.outputs({y});
+  return y;
+}
+const Op dot_op{{"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"}, dot};
+
+// aten/src/ATen/native/LinearAlgebra.cpp _matmul_impl
+Tensor matmul(T a, T b) {
+  const int da = a.dim(), db = b.dim();
+  if (da == 0 || db == 0) throw Error("both arguments to matmul need to be at least 1D, but they are " + std::to_string(da) + "D and " + std::to_string(db) + "D");
+  if (da == 1 && db == 1) return dot_op(a, b);
+  if (da == 2 && db == 1) return mv_op(a, b);
+  if (da == 1 && db == 2) return ops::squeeze_dim(ops::mm(ops::unsqueeze(a, 0), b), 0);
+  if (da == 2 && db == 2) return ops::mm(a, b);
+  if (should_fold(a, b)) {
+    const bool swapped = db > da;
+    const Tensor t1 = swapped ? ops::transpose(b, -2, -1) : a;
+    const Tensor t2 = !swapped ? b : da == 2 ? ops::t(a) : a;
+    Dims sizes = t1.sizes().slice(0, t1.dim() - 1);
+    const std::int64_t rows = sizes.numel(), inner = t1.sizes().back();
+    Tensor folded = ops::reshape(t1, {rows, inner});
+    if (t2.dim() == 1) return ops::unsafe_view(mv_op(folded, t2), sizes);
+    sizes.push_back(t2.sizes()[1]);
+    Tensor product = ops::mm(folded, t2);
+    folded.reset();
+    Tensor y = ops::unsafe_view(std::move(product), sizes);
+    return swapped ? ops::contiguous_tensor(ops::transpose(y, -2, -1)) : y;
+  }
+  const Dims batch_a = a.sizes().slice(0, std::max(da - 2, 0)), batch_b = b.sizes().slice(0, std::max(db - 2, 0));
+  if (da == 3 && db == 3 && batch_a[0] != batch_b[0]) {
+    if (batch_a[0] == 1 && a.requires_grad()) return matmul(ops::squeeze_dim(a, 0), b);
+    if (batch_b[0] == 1 && b.requires_grad()) return matmul(a, ops::squeeze_dim(b, 0));
+  }
+  const std::int64_t n = da > 1 ? a.sizes()[-2] : 1, m1 = a.sizes().back(), m2 = db > 1 ? b.sizes()[-2] : b.sizes()[0], p = db > 1 ? b.sizes().back() : 1;
+  Dims sizes = broadcast(batch_a, batch_b);
+  const std::int64_t batch = sizes.numel();
+  const Tensor a3 = ops::reshape(ops::expand(a, sizes + Dims{n, m1}, false), {batch, n, m1});
+  Tensor b3;
+  if (db == 1) b3 = ops::unsqueeze(ops::reshape(ops::expand(b, sizes + Dims{m2}, false), {batch, m2}), 2);
+  else b3 = ops::reshape(ops::expand(b, sizes + Dims{m2, p}, false), {batch, m2, p});
+  if (da > 1) sizes.push_back(n);
+  if (db > 1) sizes.push_back(p);
+  Tensor product = ops::bmm(a3, b3);
+  if (db == 1) product = ops::squeeze_dim(std::move(product), -1);
+  return ops::unsafe_view(std::move(product), sizes);
+}
+
+// aten/src/ATen/native/Linear.cpp
+Tensor linear(T input, T weight, T bias) {
+  if (weight.dim() != 2 && weight.dim() != 1) throw Error("linear: the weight must be 1-D or 2-D, found " + describe(weight));
+  if (input.dim() == 0 || input.sizes().back() != weight.sizes().back())
+    throw Error("linear: an input of shape " + to_string(input.sizes()) + " does not meet a weight of shape " + to_string(weight.sizes()) + " (in_features " +
+                std::to_string(weight.sizes().back()) + ")");
+  if (bias && input.dim() == 2) return ops::addmm(bias, input, ops::t(weight), 1, 1);
+  if (bias && input.dim() > 2 && is_contiguous(input)) {
+    Dims sizes = input.sizes();
+    sizes[-1] = weight.sizes()[0];
+    Tensor flat = ops::reshape(input, {input.sizes().slice(0, input.dim() - 1).numel(), input.sizes().back()});
+    Tensor product = ops::addmm(bias, flat, ops::t(weight), 1, 1);
+    return ops::view(product, sizes);
+  }
+  Tensor output = ops::matmul(input, ops::t(weight));
+  if (bias) return ops::add_(output, bias, 1);
+  return output;
+}
+
+}  // namespace
+
+namespace ops {
+const Op<Tensor(T, T)> mm{{"aten::mm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml mm; native/cuda/Blas.cpp"}, memest::mm};
+const Op<Tensor(T, T, T, const Scalar&, const Scalar&)> addmm{
+    {"aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "mat1, mat2", "derivatives.yaml addmm; native/cuda/Blas.cpp"},
+    memest::addmm};
+const Op<Tensor(T, T)> bmm{{"aten::bmm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml bmm; native/cuda/Blas.cpp"}, memest::bmm};
+const Op<Tensor(T, T)> matmul{{"aten::matmul(Tensor self, Tensor other) -> Tensor", Autocast::lower, "", "native/LinearAlgebra.cpp _matmul_impl"}, memest::matmul};
+const Op<Tensor(T, T, T)> linear{{"aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", Autocast::lower, "", "native/Linear.cpp linear"}, memest::linear};
+}  // namespace ops
+}  // namespace memest

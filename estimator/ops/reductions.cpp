@@ -1,0 +1,107 @@
+#include "ops/reductions.h"
+
+#include "ops/copy.h"
+#include "ops/factories.h"
+#include "ops/iterator.h"
+#include "ops/pointwise.h"
+#include "ops/views.h"
+
+namespace memest {
+namespace {
+
+using DimList = std::optional<Dims>;
+
+DType sum_type(T x, std::optional<DType> dtype) { return dtype.value_or(is_integral(x.dtype(), true) ? DType::int64 : x.dtype()); }
+
+/// unsqueeze_multiple: the gradient of a reduction with its lost dimensions as ones again.
+Tensor restored(T gradient, const std::vector<bool>& mask, bool keepdim) {
+  Tensor g = gradient;
+  if (keepdim) return g;
+  for (std::size_t i = 0; i < mask.size(); ++i)
+    if (mask[i]) g = ops::unsqueeze(g, std::int64_t(i));
+  return g;
+}
+
+Tensor sum_over(const char* name, T self, const std::vector<bool>& mask, bool keepdim, DType dtype) {
+  auto fn = node(name, {self}, {}, [mask, keepdim](Backward& w) {  // sum_backward
+    w.out[0] = ops::expand(restored(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
+  });
+  Tensor y = ops::sum_kernel(self, mask, keepdim, dtype);
+  fn.outputs({y});
+  return y;
+}
+Tensor sum(T self, std::optional<DType> dtype) {
+  return sum_over("SumBackward0", self, reduction_mask({}, self.dim()), false, sum_type(self, dtype));
+}
+Tensor sum_dim(T self, const DimList& dim, bool keepdim, std::optional<DType> dtype) {
+  return sum_over("SumBackward1", self, reduction_mask(dim, self.dim()), keepdim, sum_type(self, dtype));
+}
+
+/// native/cuda/ReduceMomentKernel.cu: MeanOps accumulates in float.
+Tensor mean_over(const char* name, T self, const std::vector<bool>& mask, bool keepdim, DType dtype) {
+  if (!is_differentiable(dtype)) throw Error("mean(): could not infer output dtype: the input must be floating point or complex, found " + describe(self));
+  auto fn = node(name, {self}, {}, [mask, keepdim](Backward& w) {  // mean_backward: expand, then divide
+    Tensor expanded = ops::expand(restored(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
+    w.out[0] = ops::div_scalar(expanded, 2);
+  });
+  Tensor y = empty(reduced_sizes(self.sizes(), mask, keepdim), dtype);
+  const int accumulator = item_size(op_math_type(dtype));
+  reduce_scratch(self, mask, {.accumulator_size = accumulator, .input_size = item_size(self.dtype()), .accumulates_in_output = !is_reduced_floating(dtype) || is_complex(dtype), .output_size = item_size(dtype)});
+  fn.outputs({y});
+  return y;
+}
+Tensor mean(T self, std::optional<DType> dtype) {
+  return mean_over("MeanBackward0", self, reduction_mask({}, self.dim()), false, dtype.value_or(self.dtype()));
+}
+Tensor mean_dim(T self, const DimList& dim, bool keepdim, std::optional<DType> dtype) {
+  return mean_over("MeanBackward1", self, reduction_mask(dim, self.dim()), keepdim, dtype.value_or(self.dtype()));
+}
+
+constexpr const char* kReduce = "derivatives.yaml; aten/src/ATen/native/ReduceOps.cpp, native/cuda/Reduce.cuh";
+
+Tensor ones_like(T x) { return ops::ones_like(x, std::nullopt, std::nullopt); }
+Tensor cast(T gradient, DType dtype) { return ops::to(gradient, dtype); }
+Tensor add(T a, T b) { return ops::add(a, b, 1); }
+Tensor new_empty_strided_copy(T gradient, const Dims& sizes, const Dims& strides) { return empty_strided(sizes, strides, gradient.dtype()); }
+Tensor clone_contiguous(T gradient) { return ops::clone(gradient, MemoryFormat::contiguous); }
+Tensor new_zeros(T like, const Dims& sizes) { return ops::zeros(sizes, like.dtype()); }
+
+/// What the engine needs of ops.
+[[maybe_unused]] const bool engine_ops_set = [] {
+  engine_ops = {ones_like, ops::sum_to_size, cast, add, new_empty_strided_copy, clone_contiguous, new_zeros};
+  return true;
+}();
+
+}  // namespace
+
+namespace ops {
+const Op<Tensor(T, std::optional<DType>)> sum{{"aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "", kReduce}, memest::sum};
+const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>)> sum_dim{
+    {"aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "", kReduce}, memest::sum_dim};
+const Op<Tensor(T, std::optional<DType>)> mean{{"aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce}, memest::mean};
+const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>)> mean_dim{
+    {"aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce}, memest::mean_dim};
+
+Tensor sum_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype) {
+  Tensor y = empty(reduced_sizes(x.sizes(), mask, keepdim), dtype);
+  // native/cuda/ReduceSumProdKernel.cu: half types load eight at a time along the input
+  const bool half = is_reduced_floating(x.dtype());
+  reduce_scratch(x, mask,
+                 {.accumulator_size = item_size(op_math_type(dtype)), .input_size = item_size(x.dtype()), .input_vec_size = half ? 8 : 4,
+                  .accumulates_in_output = !is_reduced_floating(dtype), .output_size = item_size(dtype)});
+  return y;
+}
+
+Tensor sum_to_size(T x, const Dims& sizes) {
+  if (x.sizes() == sizes) return x;
+  if (sizes.empty()) return sum(x, std::nullopt);
+  const int extra = x.dim() - sizes.size();
+  if (extra < 0) throw Error("a gradient of sizes " + to_string(x.sizes()) + " cannot be summed to " + to_string(sizes));
+  Dims dims;
+  for (int i = 0; i < x.dim(); ++i)
+    if (i < extra || (sizes[i - extra] == 1 && x.sizes()[i] != 1)) dims.push_back(i);
+  Tensor y = dims.empty() ? x : sum_dim(x, dims, true, std::nullopt);
+  return extra > 0 ? view(y, sizes) : y;
+}
+}  // namespace ops
+}  // namespace memest

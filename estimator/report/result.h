@@ -1,0 +1,62 @@
+// What an estimate is: the one structure that every report prints.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/replay.h"
+#include "base/diagnostics.h"
+#include "device/device.h"
+#include "run/loop.h"
+#include "run/options.h"
+#include "trace/trace.h"
+
+namespace memest {
+
+/// A resolved option and where it came from.
+struct Setting {
+  std::string name;    ///< as on the command line, without dashes
+  std::string value;
+  std::string origin;  ///< "given", "default", "spec"
+};
+
+struct ModuleBytes {
+  ModuleId id;
+  std::string path, type;
+  int depth = 0;  ///< 0: the model itself
+  Bytes parameters = 0, activations = 0;                        ///< of the module itself; activations: saved at the end of forward, last step
+  Bytes parameters_cumulative = 0, activations_cumulative = 0;  ///< with its descendants
+};
+
+struct Fit {
+  std::string gpu;      ///< empty where only a size was given
+  Bytes capacity = 0;   ///< total memory of the card
+  Bytes free = 0;       ///< capacity − context: what the allocator can get
+  bool fits = false;
+  std::optional<OutOfMemory> out_of_memory;
+};
+
+struct Estimate {
+  std::string source, kind, name;
+  run::RunOptions run;
+  run::RunResult states;  ///< counts and unrounded sums; its trace is the run's
+  std::vector<Setting> settings;
+  TorchVersion torch;
+  Device device;
+  bool device_given = false;
+  std::string semantics;  ///< "cuda" or "fake-tensor"
+
+  ReplayResult replay;
+  Bytes context = 0;
+  Bytes device_peak = 0;  ///< reserved peak + context
+  int peak_step = 0;
+  Phase peak_phase = Phase::load;
+  std::string peak_module, peak_module_type, peak_op;
+  std::vector<ModuleBytes> modules;  ///< in order of registration, parents before children
+  std::optional<Fit> fit;
+  Diagnostics diagnostics;
+
+  const MemoryTrace& trace() const { return states.trace; }
+};
+
+}  // namespace memest

@@ -1,0 +1,128 @@
+#include "report/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace memest::report {
+namespace {
+
+const char* title(Category c) {
+  static constexpr const char* titles[kCategoryCount] = {"parameters",  "buffers",        "gradients",   "optimizer state", "inputs",  "activations",
+                                                         "temporaries", "autocast cache", "grad scaler", "workspaces",      "assumed"};
+  return titles[int(c)];
+}
+
+std::string bar(double share) {
+  static constexpr const char* eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int units = int(share * 30 * 8 + 0.5);
+  std::string text;
+  for (int i = 0; i < units / 8; ++i) text += "█";
+  return text + eighths[units % 8];
+}
+
+std::string headline(const Estimate& e) {
+  const run::RunOptions& o = e.run;
+  std::vector<std::string> parts{e.name, o.mode == run::Mode::train ? "training" : "inference"};
+  std::vector<std::string> batches;
+  for (auto b : o.batches) batches.push_back(std::to_string(b));
+  parts.push_back("batch " + join(batches, ","));
+  if (o.mode == run::Mode::train && o.grad_accum > 1) parts.push_back(fmt::format("accumulating {}", o.grad_accum));
+  for (auto& s : e.settings)
+    if (s.name == "image" || s.name == "seq" || s.name == "height" || s.name == "width") parts.push_back(s.name + " " + s.value);
+  static constexpr const char* precisions[] = {"fp32", "AMP fp16", "AMP bf16", "bf16", "fp16"};
+  parts.emplace_back(precisions[int(o.precision)]);
+  if (o.mode == run::Mode::train) {
+    std::string optimizer = o.optimizer;
+    if (optimizer != "none" && optimizer.find("foreach=") == std::string::npos && optimizer.find("fused=true") == std::string::npos) optimizer += " (foreach)";
+    parts.push_back(o.optimizer == "none" ? "no optimizer" : optimizer);
+    if (o.checkpointing.where != run::Checkpointing::Where::none) parts.push_back("checkpoint " + o.checkpointing.text());
+  }
+  parts.push_back("PyTorch " + e.torch.name());
+  return join(parts, " · ");
+}
+
+std::string verdict(const Estimate& e) {
+  if (!e.fit) return {};
+  const Fit& fit = *e.fit;
+  const std::string name = fit.gpu.empty() ? human(fit.capacity) + " of GPU memory" : fit.gpu;
+  if (fit.fits && e.device_peak <= fit.capacity)
+    return fmt::format("fits {}: needs {} of {}, {} to spare\n\n", name, human(e.device_peak), human(fit.capacity), human(fit.capacity - e.device_peak));
+  if (fit.fits)
+    return fmt::format("fits {}: {} of {} only because PyTorch gives cached memory back before it fails (reserved would reach {} without a limit)\n\n", name,
+                       human(fit.capacity), human(fit.capacity), human(e.replay.reserved_peak));
+  const auto& oom = *fit.out_of_memory;
+  const MemoryEvent& event = e.trace().events[oom.trace_event];
+  int step = 0;
+  Phase phase = Phase::load;
+  for (auto& p : e.trace().phases)
+    if (p.first_event <= oom.trace_event) step = p.step, phase = p.phase;
+  std::string where = std::string(name_of(phase));
+  if (step > 0) where = fmt::format("step {}, {}", step, where);
+  const std::string module = e.trace().modules[event.module].path;
+  if (!module.empty()) where += ", " + module;
+  return fmt::format("does not fit {}: needs {} of {}, {} too much\nout of memory in {} ({}): {} asked for with {} allocated, {} reserved\n\n", name, human(e.device_peak),
+                     human(fit.capacity), human(e.device_peak - fit.capacity), where, event.op, human(oom.requested), human(oom.allocated), human(oom.reserved));
+}
+
+
+std::string layers(const Estimate& e, int depth) {
+  std::vector<const ModuleBytes*> rows;
+  if (depth <= 1) {
+    for (auto& m : e.modules)
+      if (m.depth == 1) rows.push_back(&m);
+    std::stable_sort(rows.begin(), rows.end(), [](auto* a, auto* b) { return a->activations_cumulative > b->activations_cumulative; });
+    std::vector<std::string> top;
+    for (auto* m : rows)
+      if (m->activations_cumulative > 0 && top.size() < 4) top.push_back(m->path + " " + human(m->activations_cumulative));
+    if (top.empty()) return {};
+    return "saved by layers:  " + join(top, " · ") + "        --depth 3 for all, --json - for machines\n";
+  }
+  std::string text = fmt::format("{:<44} {:<22} {:>12} {:>14}\n", "module", "type", "parameters", "saved");
+  for (auto& m : e.modules) {
+    if (m.depth >= depth + (e.modules.size() > 0 ? 1 : 0)) continue;
+    if (m.depth == 0 && m.parameters_cumulative == 0 && m.activations_cumulative == 0) continue;
+    const std::string indent(std::size_t(2 * m.depth), ' ');
+    const auto dot = m.path.rfind('.');
+    const std::string shown = indent + (m.path.empty() ? "(all)" : m.path.substr(dot == std::string::npos ? 0 : dot + 1));
+    text += fmt::format("{:<44} {:<22} {:>12} {:>14}\n", shown, m.type, human(m.parameters_cumulative), human(m.activations_cumulative));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string to_table(const Estimate& e, const TableOptions& options) {
+  std::string text = headline(e) + "\n\n" + verdict(e);
+  auto total = [](const char* name, Bytes bytes, const std::string& note) {
+    std::string line = fmt::format("{:<24} {:>9}    {}", name, human(bytes), note);
+    while (line.back() == ' ') line.pop_back();
+    return line + "\n";
+  };
+  text += total("max_memory_allocated", e.replay.allocated_peak, "");
+  text += total("max_memory_reserved", e.replay.reserved_peak, human(e.replay.reserved_peak - e.replay.allocated_peak) + " cached and free");
+  const std::string assumed = e.device_given ? e.device.name : e.device.name + ", assumed; name yours with --gpu";
+  text += total("device (nvidia-smi)", e.device_peak, fmt::format("{} CUDA context ({})", human(e.context), assumed));
+  std::string where = fmt::format("{}", name_of(e.peak_phase));
+  if (e.peak_step > 0) where = fmt::format("step {}, {}", e.peak_step, where);
+  if (!e.peak_module.empty()) where += ", " + e.peak_module;
+  text += fmt::format("\nat the peak: {}{}\n", where, e.peak_op.empty() ? "" : " (" + e.peak_op + ")");
+  std::vector<int> order;
+  for (int i = 0; i < kCategoryCount; ++i)
+    if (e.replay.at_peak[std::size_t(i)] > 0) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return e.replay.at_peak[std::size_t(a)] > e.replay.at_peak[std::size_t(b)]; });
+  for (int i : order) {
+    const Bytes bytes = e.replay.at_peak[std::size_t(i)];
+    const double share = double(bytes) / double(e.replay.allocated_peak);
+    std::string line = fmt::format("  {:<16} {:>9}  {:>3.0f} %  {}", title(Category(i)), human(bytes), share * 100, bar(share));
+    while (line.back() == ' ') line.pop_back();
+    text += line + "\n";
+  }
+  if (auto modules = layers(e, options.depth); !modules.empty()) text += "\n" + modules;
+  if (e.semantics == "cuda") text += "not modelled: cuDNN workspaces (usually 0-100 MiB)\n";
+  return text;
+}
+
+}  // namespace memest::report

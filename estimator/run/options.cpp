@@ -1,0 +1,68 @@
+#include "run/options.h"
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace memest::run {
+
+std::string_view name_of(Mode mode) { return mode == Mode::train ? "train" : "infer"; }
+std::string_view name_of(Precision p) {
+  static constexpr std::string_view names[] = {"fp32", "amp-fp16", "amp-bf16", "bf16", "fp16"};
+  return names[int(p)];
+}
+std::string_view name_of(ZeroGradAt at) {
+  static constexpr std::string_view names[] = {"start", "before-backward", "end"};
+  return names[int(at)];
+}
+
+Precision parse_precision(const std::string& text) {
+  for (int i = 0; i < 5; ++i)
+    if (text == name_of(Precision(i))) return Precision(i);
+  throw Error(fmt::format("--precision: '{}' is none of fp32, amp-fp16, amp-bf16, bf16, fp16", text));
+}
+
+DType model_dtype(Precision p) { return p == Precision::bf16 ? DType::bfloat16 : p == Precision::fp16 ? DType::float16 : DType::float32; }
+std::optional<DType> autocast_dtype(Precision p) {
+  if (p == Precision::amp_fp16) return DType::float16;
+  if (p == Precision::amp_bf16) return DType::bfloat16;
+  return {};
+}
+
+std::string Checkpointing::text() const {
+  std::string out;
+  switch (where) {
+    case Where::none: return "none";
+    case Where::full: out = "full"; break;
+    case Where::sqrt: out = "sqrt"; break;
+    case Where::every: out = fmt::format("every={}", count); break;
+    case Where::segments: out = fmt::format("segments={}", count); break;
+    case Where::modules: out = "modules=" + pattern; break;
+  }
+  return reentrant ? out + ",reentrant" : out;
+}
+
+Checkpointing parse_checkpointing(const std::string& text) {
+  Checkpointing c;
+  std::string what = text;
+  if (what.ends_with(",reentrant")) {
+    c.reentrant = true;
+    what.resize(what.size() - std::string_view(",reentrant").size());
+  }
+  auto number = [&](std::string_view after) {
+    auto n = parse_int(what.substr(after.size()));
+    if (!n || *n < 1) throw Error(fmt::format("--checkpoint {}: a positive number must follow '{}'", text, after));
+    return *n;
+  };
+  using Where = Checkpointing::Where;
+  if (what == "none") c.where = Where::none;
+  else if (what == "full") c.where = Where::full;
+  else if (what == "sqrt") c.where = Where::sqrt;
+  else if (what.starts_with("every=")) c.where = Where::every, c.count = number("every=");
+  else if (what.starts_with("segments=")) c.where = Where::segments, c.count = number("segments=");
+  else if (what.starts_with("modules=") && what.size() > 8) c.where = Where::modules, c.pattern = what.substr(8);
+  else throw Error(fmt::format("--checkpoint: '{}' is none of none, full, every=K, segments=N, sqrt, modules=GLOB, each with ,reentrant where wanted", text));
+  return c;
+}
+
+}  // namespace memest::run

@@ -1,0 +1,131 @@
+#include "spec/json.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/text.h"
+
+namespace memest::spec {
+namespace {
+
+constexpr int kDeepest = 200;
+
+std::string escaped(const std::string& key) {  // RFC 6901
+  std::string out;
+  for (char c : key) {
+    if (c == '~') out += "~0";
+    else if (c == '/') out += "~1";
+    else out += c;
+  }
+  return out;
+}
+
+std::string place(const std::string& text, std::size_t byte) {
+  byte = std::min(byte > 0 ? byte - 1 : 0, text.size());
+  std::size_t line = 1, start = 0;
+  for (std::size_t i = 0; i < byte; ++i)
+    if (text[i] == '\n') ++line, start = i + 1;
+  return fmt::format("line {}, column {}", line, byte - start + 1);
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path, Bytes most) {
+  std::error_code problem;
+  const auto status = std::filesystem::status(path, problem);
+  if (problem || !std::filesystem::exists(status)) throw Error("there is no such file").within(path);
+  if (std::filesystem::is_directory(status)) throw Error("this is a folder, a file is needed").within(path);
+  if (!std::filesystem::is_regular_file(status)) throw Error("this is no regular file").within(path);
+  const auto size = std::filesystem::file_size(path, problem);
+  if (!problem && Bytes(size) > most) throw Error(fmt::format("the file has {}, more than {} are not read", human(Bytes(size)), human(most))).within(path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error("the file cannot be opened").within(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+Json parse_json(const std::string& text) {
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw Error("the file is empty", "a spec is a JSON object that starts with { \"memest_spec\": 1, ...");
+  std::vector<std::set<std::string>> keys;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kDeepest) throw Error(fmt::format("the JSON nests deeper than {} levels", kDeepest));
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second)
+      throw Error(fmt::format("the key \"{}\" appears twice in one object", value.get<std::string>().substr(0, 80)));
+    return true;
+  };
+  try {
+    return Json::parse(text, watch);
+  } catch (const Json::parse_error& e) {
+    std::string what = e.what();
+    if (auto colon = what.find("syntax error"); colon != std::string::npos) what = what.substr(colon);
+    else if (auto bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
+    throw Error(fmt::format("{}: this is no JSON: {}", place(text, e.byte), what.substr(0, 200)));
+  } catch (const Json::exception& e) {
+    throw Error(fmt::format("this is no JSON: {}", std::string(e.what()).substr(0, 200)));
+  }
+}
+
+Error Node::error(const std::string& message, const std::string& hint) const {
+  Error e(message, hint);
+  e.within(where());
+  return e;
+}
+
+std::string Node::found() const {
+  if (json_->is_array()) return fmt::format("a list of {}", json_->size());
+  if (json_->is_object()) return "an object";
+  if (json_->is_null()) return "null";
+  std::string text = json_->dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.size() > 60 ? text.substr(0, 60) + "…" : text;
+}
+
+Node Node::at(const std::string& key) const {
+  object();
+  auto it = json_->find(key);
+  if (it == json_->end()) throw error(fmt::format("\"{}\" is missing", key));
+  return Node(*it, pointer_ + "/" + escaped(key));
+}
+Node Node::at(std::size_t index) const { return Node((*json_)[index], fmt::format("{}/{}", pointer_, index)); }
+const Node& Node::object() const {
+  if (!json_->is_object()) throw error("an object is needed here, found " + found());
+  return *this;
+}
+const Node& Node::array() const {
+  if (!json_->is_array()) throw error("a list is needed here, found " + found());
+  return *this;
+}
+std::string Node::text() const {
+  if (!json_->is_string()) throw error("a text is needed here, found " + found());
+  return json_->get<std::string>();
+}
+std::int64_t Node::integer() const {
+  if (!json_->is_number_integer() || (json_->is_number_unsigned() && json_->get<std::uint64_t>() > std::uint64_t(INT64_MAX)))
+    throw error("an integer is needed here, found " + found());
+  return json_->get<std::int64_t>();
+}
+bool Node::boolean() const {
+  if (!json_->is_boolean()) throw error("true or false is needed here, found " + found());
+  return json_->get<bool>();
+}
+void Node::allow(std::initializer_list<const char*> keys) const {
+  for (auto& [key, value] : object().json().items()) {
+    bool known = false;
+    for (auto* k : keys) known |= key == k;
+    if (known) continue;
+    std::vector<std::string> names(keys.begin(), keys.end());
+    std::string near = did_you_mean(key, names);
+    throw error(fmt::format("unknown key \"{}\"", key.substr(0, 60)), near.empty() ? "allowed here: " + join(names, ", ") : near);
+  }
+}
+void Node::each(const std::function<void(const std::string&, const Node&)>& f) const {
+  for (auto& [key, value] : object().json().items()) f(key, Node(value, pointer_ + "/" + escaped(key)));
+}
+
+}  // namespace memest::spec

@@ -1,0 +1,405 @@
+// The memest JSON spec (design 5.3): a list of layers, or a graph of calls.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/text.h"
+#include "fake/runtime.h"
+#include "nn/graph.h"
+#include "nn/layer.h"
+#include "spec/json.h"
+#include "spec/reader.h"
+
+namespace memest::spec {
+namespace {
+
+constexpr std::int64_t kMostRepeats = 100'000;
+constexpr std::size_t kMostModules = 1'000'000;
+
+class SpecReader {
+ public:
+  SpecReader(nn::Model& model, const ReadOptions& options) : model_(model), options_(options) {}
+
+  void read(const Node& top) {
+    top.allow({"memest_spec", "name", "description", "inputs", "defaults", "layers", "modules", "parameters", "buffers", "nodes", "keep", "tie", "loss", "source"});
+    if (top.at("memest_spec").integer() != 1) throw top.at("memest_spec").error("memest reads version 1 of its spec, found " + top.at("memest_spec").found());
+    if (top.has("name")) model_.name = top.at("name").text();
+    if (top.has("loss")) model_.loss = top.at("loss").text();
+    symbols(top);
+    inputs(top.at("inputs"));
+    if (top.has("layers") == top.has("nodes")) throw top.error("a spec has either \"layers\" or \"nodes\"");
+    if (top.has("layers")) model_.root = std::make_shared<nn::Sequential>(layers(top.at("layers"), 0));
+    else model_.root = graph(top, 0);
+    if (top.has("tie"))
+      top.at("tie").each([&](const std::string& path, const Node& to) {
+        if (!model_.root->tie(path, to.text())) throw to.error(fmt::format("there is no parameter '{}' or no '{}'", path, to.text()), "paths are those of named_parameters(), as \"head.weight\"");
+      });
+    bind_inputs(top);
+  }
+
+ private:
+  void symbols(const Node& top) {
+    auto& table = *model_.symbols;
+    if (top.has("defaults"))
+      top.at("defaults").each([&](const std::string& name, const Node& value) { table[name] = value.integer(); });
+    for (auto& [name, value] : options_.sizes) table[name] = value;
+  }
+
+  nn::SizeExpression size(const Node& node) {
+    if (node.json().is_number()) {
+      const std::int64_t value = node.integer();
+      if (value < 0) throw node.error(fmt::format("a size cannot be negative, found {}", value));
+      return nn::SizeExpression(std::to_string(value));
+    }
+    std::string text = node.text();
+    if (text.starts_with('$')) text.erase(0, 1);
+    try {
+      return nn::SizeExpression(text);
+    } catch (Error& e) {
+      throw e.within(node.where());
+    }
+  }
+
+  void inputs(const Node& list) {
+    list.array();
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Node input = list.at(i);
+      input.allow({"name", "shape", "dtype"});
+      nn::InputSpec spec;
+      spec.name = input.at("name").text();
+      const Node shape = input.at("shape");
+      shape.array();
+      for (std::size_t d = 0; d < shape.size(); ++d) spec.shape.push_back(size(shape.at(d)));
+      if (input.has("dtype")) spec.dtype = dtype(input.at("dtype"));
+      model_.inputs.push_back(std::move(spec));
+    }
+    for (auto& given : options_.inputs) {
+      auto it = std::find_if(model_.inputs.begin(), model_.inputs.end(), [&](auto& input) { return input.name == given.name; });
+      if (it == model_.inputs.end()) {
+        std::vector<std::string> names;
+        for (auto& input : model_.inputs) names.push_back(input.name);
+        throw Error(fmt::format("--input: the model has no input '{}'", given.name), "its inputs are " + join(names, ", "));
+      }
+      it->shape.clear();
+      for (auto& s : given.shape) it->shape.emplace_back(s);
+      if (given.dtype) it->dtype = *given.dtype;
+    }
+  }
+
+  /// "image" also sets "height" and "width" and the other way round, where only one of them is a symbol of the spec.
+  void bind_inputs(const Node& top) {
+    std::vector<std::string> used;
+    for (auto& input : model_.inputs)
+      for (auto& s : input.shape)
+        for (auto& name : s.symbols()) used.push_back(name);
+    for (auto& [name, value] : options_.sizes) {
+      const bool known = name == "batch" || name == "image" || name == "height" || name == "width" || name == "seq";
+      if (!known && std::find(used.begin(), used.end(), name) == used.end() && !(top.has("defaults") && top.at("defaults").has(name))) unknown_.push_back(name);
+    }
+    if (!unknown_.empty()) throw Error(fmt::format("--set {}: the spec has no such size", unknown_[0]), did_you_mean(unknown_[0], used));
+    for (std::size_t i = 0; i < model_.inputs.size(); ++i) {
+      try {
+        const Dims sizes = model_.inputs[i].sizes(*model_.symbols);
+        for (std::int64_t s : sizes)
+          if (s < 0) throw Error(fmt::format("the size {} is negative", to_string(sizes)));
+        sizes.numel();
+      } catch (Error& e) {
+        throw e.within(fmt::format("/inputs/{}", i));
+      }
+    }
+  }
+
+  DType dtype(const Node& node) {
+    const std::string name = node.text();
+    auto type = dtype_from(name);
+    if (!type) {
+      std::vector<std::string> names;
+      for (int i = 0; i < kDTypeCount; ++i) names.emplace_back(name_of(DType(i)));
+      throw node.error(fmt::format("unknown dtype '{}'", name.substr(0, 60)), did_you_mean(name, names));
+    }
+    return *type;
+  }
+
+  /// Layers in order; "repeat" makes independent copies, which a container of its own groups unless it stands in a list.
+  std::vector<nn::ModulePtr> layers(const Node& list, int depth) {
+    list.array();
+    std::vector<nn::ModulePtr> made;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Node node = list.at(i);
+      node.object();
+      std::int64_t repeat = 1;
+      if (node.has("repeat")) {
+        repeat = node.at("repeat").integer();
+        if (repeat < 1 || repeat > kMostRepeats) throw node.at("repeat").error(fmt::format("repeat must be 1 to {}, found {}", grouped(kMostRepeats), repeat));
+      }
+      for (std::int64_t r = 0; r < repeat; ++r) made.push_back(layer(node, depth));
+    }
+    return made;
+  }
+
+  nn::ModulePtr layer(const Node& node, int depth) {
+    if (++modules_ > kMostModules) throw node.error(fmt::format("the model has more than {} modules", grouped(std::int64_t(kMostModules))));
+    const std::string type = node.at("type").text();
+    if (type == "Graph") return graph(node, depth + 1);
+    if (auto* container = nn::find_container(type)) {
+      node.allow({"type", "layers", "repeat", "name"});
+      return container->make(layers(node.at("layers"), depth + 1));
+    }
+    KeywordArguments arguments;
+    node.each([&](const std::string& key, const Node& value) {
+      if (key != "type" && key != "repeat" && key != "name") arguments.emplace_back(key, constant(value));
+    });
+    try {
+      return nn::make_layer(type, arguments);
+    } catch (Error& e) {
+      throw e.within(nn::find_layer(type) ? node.where() : node.at("type").where());
+    }
+  }
+
+  /// A constant of a layer's arguments: sizes may be symbols.
+  Value constant(const Node& node) {
+    nn::GraphArgument a = argument(node, nullptr);
+    return evaluated(a, node);
+  }
+  Value evaluated(const nn::GraphArgument& a, const Node& node) {
+    using Form = nn::GraphArgument::Form;
+    if (a.form == Form::constant) return a.constant;
+    if (a.form == Form::size) {
+      try {
+        return a.size->evaluate(*model_.symbols);
+      } catch (Error& e) {
+        throw e.within(node.where());
+      }
+    }
+    Values items;
+    for (auto& item : a.items) items.push_back(evaluated(item, node));
+    if (a.form == Form::dict) {
+      auto dict = std::make_shared<Dict>();
+      for (std::size_t i = 0; i < items.size(); ++i) dict->items.emplace_back(a.keys[i], items[i]);
+      return dict;
+    }
+    return a.form == Form::tuple ? make_tuple(std::move(items)) : make_list(std::move(items));
+  }
+
+  nn::GraphArgument argument(const Node& node, nn::Graph* graph) {
+    using Form = nn::GraphArgument::Form;
+    const Json& j = node.json();
+    nn::GraphArgument a;
+    if (j.is_null()) {
+      a.constant = None{};
+    } else if (j.is_boolean()) {
+      a.constant = j.get<bool>();
+    } else if (j.is_number_integer()) {
+      a.constant = node.integer();
+    } else if (j.is_number()) {
+      a.constant = j.get<double>();
+    } else if (j.is_string()) {
+      std::string text = j.get<std::string>();
+      const bool doubled = text.size() >= 2 && text[0] == text[1];
+      if (text.starts_with('%') && !doubled && graph) {
+        a.form = Form::value;
+        if (!graph->has_name(text.substr(1))) {
+          std::vector<std::string> names;
+          for (auto& [name, slot] : graph->names()) names.push_back(name);
+          throw node.error(fmt::format("'{}' refers to a value that no node before makes", text.substr(0, 80)), did_you_mean(text.substr(1), names));
+        }
+        a.slot = graph->slot_of(text.substr(1));
+      } else if (text.starts_with('$') && !doubled) {
+        a.form = Form::size;
+        try {
+          a.size = std::make_shared<nn::SizeExpression>(text.substr(1));
+        } catch (Error& e) {
+          throw e.within(node.where());
+        }
+      } else {
+        if ((text.starts_with('%') || text.starts_with('$')) && doubled) text.erase(0, 1);
+        a.constant = text;
+      }
+    } else if (j.is_array()) {
+      a.form = Form::list;
+      for (std::size_t i = 0; i < node.size(); ++i) a.items.push_back(argument(node.at(i), graph));
+    } else if (node.has("tuple")) {
+      const Node items = node.at("tuple");
+      items.array();
+      a.form = Form::tuple;
+      for (std::size_t i = 0; i < items.size(); ++i) a.items.push_back(argument(items.at(i), graph));
+    } else if (node.has("slice")) {
+      const Node items = node.at("slice");
+      if (items.array().size() != 3) throw items.error("a slice has three parts: start, stop, step");
+      a.form = Form::slice;
+      for (std::size_t i = 0; i < 3; ++i) a.items.push_back(argument(items.at(i), graph));
+    } else if (node.has("ellipsis")) {
+      a.constant = Ellipsis{};
+    } else if (node.has("dtype")) {
+      a.constant = dtype(node.at("dtype"));
+    } else if (node.has("float")) {
+      const std::string text = node.at("float").text();
+      if (text == "inf") a.constant = std::numeric_limits<double>::infinity();
+      else if (text == "-inf") a.constant = -std::numeric_limits<double>::infinity();
+      else if (text == "nan") a.constant = std::numeric_limits<double>::quiet_NaN();
+      else throw node.error("\"float\" is inf, -inf or nan");
+    } else if (node.has("memory_format")) {
+      const std::string text = node.at("memory_format").text();
+      if (text == "contiguous_format") a.constant = MemoryFormat::contiguous;
+      else if (text == "channels_last") a.constant = MemoryFormat::channels_last;
+      else if (text == "channels_last_3d") a.constant = MemoryFormat::channels_last_3d;
+      else if (text == "preserve_format") a.constant = MemoryFormat::preserve;
+      else throw node.error("\"memory_format\" is contiguous_format, channels_last, channels_last_3d or preserve_format");
+    } else if (node.has("dict")) {
+      a.form = Form::dict;
+      node.at("dict").each([&](const std::string& key, const Node& value) {
+        a.keys.push_back(key);
+        a.items.push_back(argument(value, graph));
+      });
+    } else {
+      throw node.error("an object here is one of {\"tuple\": [...]}, {\"slice\": [a, b, c]}, {\"ellipsis\": true}, {\"dtype\": ...}, {\"float\": \"inf\"}, {\"memory_format\": ...}, {\"dict\": {...}}");
+    }
+    return a;
+  }
+
+  nn::ModulePtr graph(const Node& node, int depth) {
+    auto made = std::make_shared<GraphBuilder>(model_.symbols);
+    if (depth > 0) node.allow({"type", "inputs", "modules", "parameters", "buffers", "nodes", "keep", "repeat", "name"});
+    if (node.has("modules"))
+      node.at("modules").each([&](const std::string& name, const Node& value) { made->register_module(name, layer(value, depth)); });
+    auto tensors = [&](const char* key, Category category) {
+      if (!node.has(key)) return;
+      node.at(key).each([&](const std::string& name, const Node& value) {
+        value.allow({"shape", "dtype", "requires_grad"});
+        Dims sizes;
+        const Node shape = value.at("shape");
+        shape.array();
+        for (std::size_t d = 0; d < shape.size(); ++d) {
+          try {
+            sizes.push_back(size(shape.at(d)).evaluate(*model_.symbols));
+          } catch (Error& e) {
+            throw e.has_place() ? e : e.within(shape.at(d).where());
+          }
+        }
+        DType type = value.has("dtype") ? dtype(value.at("dtype")) : DType::float32;
+        if (is_floating(type)) type = type == DType::float32 ? runtime().default_dtype : type;
+        Tensor x;
+        try {
+          x = host_tensor(sizes, type);
+        } catch (Error& e) {
+          throw e.within(value.where());
+        }
+        if (category == Category::parameter) {
+          x->requires_grad = !value.has("requires_grad") || value.at("requires_grad").boolean();
+          made->register_parameter(name, x);
+        } else {
+          made->register_buffer(name, x);
+        }
+      });
+    };
+    tensors("parameters", Category::parameter);
+    tensors("buffers", Category::buffer);
+    const Node nodes = node.at("nodes");
+    nodes.array();
+    for (std::size_t i = 0; i < nodes.size(); ++i) made->graph().add(graph_node(nodes.at(i), *made));
+    if (node.has("keep")) {
+      const Node keep = node.at("keep");
+      keep.array();
+      for (std::size_t i = 0; i < keep.size(); ++i) made->graph().keep(keep.at(i).text());
+    }
+    try {
+      made->graph().finish();
+    } catch (Error& e) {
+      throw e.has_place() ? e : e.within(nodes.where());
+    }
+    return made->take();
+  }
+
+  /// A Graph while it is being filled: registering is its owner's business.
+  class GraphBuilder {
+   public:
+    explicit GraphBuilder(std::shared_ptr<const nn::Symbols> symbols) : graph_(std::make_shared<nn::Graph>(std::move(symbols))) {}
+    nn::Graph& graph() { return *graph_; }
+    void register_module(const std::string& name, nn::ModulePtr m) { graph_->register_module(name, std::move(m)); }
+    void register_parameter(const std::string& name, Tensor x) { graph_->register_parameter(name, std::move(x)); }
+    void register_buffer(const std::string& name, Tensor x) { graph_->register_buffer(name, std::move(x)); }
+    nn::ModulePtr take() { return graph_; }
+
+   private:
+    std::shared_ptr<nn::Graph> graph_;
+  };
+
+  nn::GraphNode graph_node(const Node& node, GraphBuilder& builder) {
+    node.allow({"name", "op", "target", "args", "kwargs", "outputs", "saved"});
+    static constexpr std::pair<const char*, nn::GraphNode::Op> kOps[] = {
+        {"placeholder", nn::GraphNode::Op::placeholder}, {"call_module", nn::GraphNode::Op::call_module}, {"call_function", nn::GraphNode::Op::call_function},
+        {"call_method", nn::GraphNode::Op::call_method}, {"get_attr", nn::GraphNode::Op::get_attr},       {"output", nn::GraphNode::Op::output},
+        {"custom", nn::GraphNode::Op::custom}};
+    nn::GraphNode n;
+    n.where = node.where();
+    n.name = node.at("name").text();
+    const std::string op = node.at("op").text();
+    auto it = std::find_if(std::begin(kOps), std::end(kOps), [&](auto& entry) { return op == entry.first; });
+    if (it == std::end(kOps)) {
+      std::vector<std::string> names;
+      for (auto& [name, value] : kOps) names.emplace_back(name);
+      throw node.at("op").error(fmt::format("unknown op '{}'", op.substr(0, 60)), "allowed: " + join(names, ", "));
+    }
+    n.op = it->second;
+    if (node.has("target")) n.target = node.at("target").text();
+    if (node.has("args")) {
+      const Node args = node.at("args");
+      args.array();
+      for (std::size_t i = 0; i < args.size(); ++i) n.args.push_back(argument(args.at(i), &builder.graph()));
+    }
+    if (node.has("kwargs"))
+      node.at("kwargs").each([&](const std::string& key, const Node& value) {
+        if (key != "device") n.kwargs.emplace_back(key, argument(value, &builder.graph()));
+      });
+    if (n.op == nn::GraphNode::Op::call_function && !nn::is_function(n.target)) {
+      // unknown functions are answered when they run: assumed, or an error with --strict
+    }
+    if (n.op == nn::GraphNode::Op::custom) {
+      const Node outputs = node.at("outputs");
+      outputs.array();
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
+        const Node o = outputs.at(i);
+        o.allow({"shape", "dtype", "saved"});
+        nn::GraphNode::Output out;
+        const Node shape = o.at("shape");
+        shape.array();
+        for (std::size_t d = 0; d < shape.size(); ++d) out.shape.push_back(argument(shape.at(d), nullptr));
+        if (o.has("dtype")) out.dtype = dtype(o.at("dtype"));
+        if (o.has("saved")) out.saved = o.at("saved").boolean();
+        n.outputs.push_back(std::move(out));
+      }
+    }
+    builder.graph().slot_of(n.name);
+    return n;
+  }
+
+  nn::Model& model_;
+  const ReadOptions& options_;
+  std::size_t modules_ = 0;
+  std::vector<std::string> unknown_;
+};
+
+class MemestJson final : public Reader {
+ public:
+  MemestJson() : Reader("memest-spec") {}
+  bool recognises(const std::string& path, const std::string& head) const override {
+    const auto first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+    const bool json = first != std::string::npos && (head[first] == '{' || head[first] == '[');
+    return json && (head.find("\"memest_spec\"") != std::string::npos || !path.ends_with("config.json"));
+  }
+  std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const override {
+    auto model = std::make_unique<nn::Model>();
+    model->kind = name;
+    const Json json = parse_json(read_file(path));
+    Node top(json, "");
+    if (!top.json().is_object()) throw top.error("a spec is a JSON object, found " + top.found());
+    if (!top.has("memest_spec")) throw top.error("this is no memest spec: \"memest_spec\" is missing");
+    SpecReader(*model, options).read(top);
+    return model;
+  }
+};
+const MemestJson reader;
+
+}  // namespace
+}  // namespace memest::spec

@@ -1,0 +1,41 @@
+// Readers turn a file into a model; each recognises its own input.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nn/model.h"
+
+namespace memest::spec {
+
+/// What the command line says of sizes and inputs; readers bind it.
+struct ReadOptions {
+  std::vector<std::pair<std::string, std::int64_t>> sizes;  ///< --batch, --seq, --image, --set: symbol and value
+  struct InputOverride {
+    std::string name;
+    std::vector<std::string> shape;  ///< numbers or expressions
+    std::optional<DType> dtype;
+  };
+  std::vector<InputOverride> inputs;  ///< --input
+};
+
+class Reader {
+ public:
+  explicit Reader(const char* name);
+  virtual ~Reader() = default;
+  const char* name;
+  /// Whether the file looks like this reader's; `head` is its first 4 KiB (empty for a folder).
+  virtual bool recognises(const std::string& path, const std::string& head) const = 0;
+  virtual std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const = 0;
+};
+
+/// The model of a path, or of a shipped spec's name. New parameters get the runtime's default dtype. Throws Error with the near names.
+std::unique_ptr<nn::Model> read_model(const std::string& spec, const ReadOptions& options);
+
+/// Names of the specs that ship with memest.
+std::vector<std::string> shipped_specs();
+/// The folder that holds them: MEMEST_SPECS, ../share/memest/model_specs or model_specs beside the executable or the source.
+std::optional<std::string> shipped_folder();
+
+}  // namespace memest::spec
