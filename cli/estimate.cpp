@@ -18,8 +18,10 @@ namespace {
 
 /// As given on the command line; texts are understood in request().
 struct EstimateOptions {
-  std::string spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none", zero_grad_at = "start", loss, checkpoint = "none";
-  std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous", semantics = "cuda";
+  std::string spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none", zero_grad_at = "start",
+                    loss, checkpoint = "none";
+  std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
+                                                          semantics = "cuda";
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0;
   int steps = 3, grad_accum = 1;
@@ -48,7 +50,8 @@ V one_of(const char* option, const std::string& text, std::initializer_list<std:
 
 std::pair<std::string, std::string> named(const char* option, const std::string& text) {
   const auto equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) throw Error(fmt::format("{}: '{}' is not of the form NAME=VALUE", option, text.substr(0, 80)));
+  if (equals == std::string::npos || equals == 0)
+    throw Error(fmt::format("{}: '{}' is not of the form NAME=VALUE", option, text.substr(0, 80)));
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 
@@ -103,31 +106,38 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   run.optimizer = o.optimizer;
   run.grad_accum = o.grad_accum;
   run.steps = o.steps;
-  if (run.grad_accum < 1 || run.grad_accum > 10'000) throw Error(fmt::format("--grad-accum: {} is not between 1 and 10,000", run.grad_accum));
+  if (run.grad_accum < 1 || run.grad_accum > 10'000)
+    throw Error(fmt::format("--grad-accum: {} is not between 1 and 10,000", run.grad_accum));
   if (run.steps < 1 || run.steps > 10'000) throw Error(fmt::format("--steps: {} is not between 1 and 10,000", run.steps));
   run.zero_grad_to_none = one_of<bool>("--zero-grad", o.zero_grad, {{"none", true}, {"zero", false}});
-  run.zero_grad_at = one_of<run::ZeroGradAt>("--zero-grad-at", o.zero_grad_at,
-                                             {{"start", run::ZeroGradAt::start}, {"before-backward", run::ZeroGradAt::before_backward}, {"end", run::ZeroGradAt::end}});
+  run.zero_grad_at = one_of<run::ZeroGradAt>(
+      "--zero-grad-at", o.zero_grad_at,
+      {{"start", run::ZeroGradAt::start}, {"before-backward", run::ZeroGradAt::before_backward}, {"end", run::ZeroGradAt::end}});
   run.loss = o.loss;
   run.input_grad = o.input_grad;
   run.inputs_resident = one_of<bool>("--inputs", o.inputs, {{"loader", false}, {"resident", true}});
   run.keep_output = one_of<bool>("--keep-output", o.keep_output, {{"yes", true}, {"no", false}});
-  run.memory_format = one_of<MemoryFormat>("--memory-format", o.memory_format, {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}});
+  run.memory_format = one_of<MemoryFormat>("--memory-format", o.memory_format,
+                                           {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}});
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
   if (!o.torch_version.empty()) {
     auto version = TorchVersion::parse(o.torch_version);
-    if (!version) throw Error(fmt::format("--torch-version: '{}' is no release that memest models", o.torch_version.substr(0, 40)), "it models 2.4 to 2.15");
+    if (!version)
+      throw Error(fmt::format("--torch-version: '{}' is no release that memest models", o.torch_version.substr(0, 40)),
+                  "it models 2.4 to 2.15");
     r.torch = *version;
   }
   if (!o.gpu.empty()) r.gpu = o.gpu;
   if (!o.gpu_memory.empty()) {
     r.gpu_memory = parse_size(o.gpu_memory);
-    if (!r.gpu_memory || *r.gpu_memory == 0) throw Error(fmt::format("--gpu-memory: '{}' is no size", o.gpu_memory.substr(0, 60)), "for example 24GiB, 24GB, 24000MiB or bytes");
+    if (!r.gpu_memory || *r.gpu_memory == 0)
+      throw Error(fmt::format("--gpu-memory: '{}' is no size", o.gpu_memory.substr(0, 60)), "for example 24GiB, 24GB, 24000MiB or bytes");
     if (r.gpu) throw Error("--gpu and --gpu-memory exclude each other");
   }
   r.alloc_conf = o.alloc_conf;
   for (auto& text : o.env) r.environment.push_back(named("--env", text));
-  r.semantics = one_of<RunSettings::Semantics>("--semantics", o.semantics, {{"cuda", RunSettings::Semantics::cuda}, {"fake-tensor", RunSettings::Semantics::fake_tensor}});
+  r.semantics = one_of<RunSettings::Semantics>(
+      "--semantics", o.semantics, {{"cuda", RunSettings::Semantics::cuda}, {"fake-tensor", RunSettings::Semantics::fake_tensor}});
   r.strict = o.strict;
   r.record_events = !o.trace.empty();
   for (auto* option : app.get_options())
@@ -186,38 +196,61 @@ Command add_estimate(CLI::App& app) {
   const char* model = "Model and input";
   sub->add_option("--batch", o.batch, "Samples of a step; a list (32,32,7) changes from step to step")->group(model)->capture_default_str();
   sub->add_option("--seq", o.seq, "Tokens of a sample: the size \"seq\" of the spec")->group(model);
-  sub->add_option("--image", o.image, "Height and width of the image, N or HxW: the sizes \"image\", \"height\" and \"width\"")->group(model);
-  sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")->group(model)->allow_extra_args(false);
+  sub->add_option("--image", o.image, "Height and width of the image, N or HxW: the sizes \"image\", \"height\" and \"width\"")
+      ->group(model);
+  sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
+      ->group(model)
+      ->allow_extra_args(false);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
   const char* run = "How it is run";
-  sub->add_option("--mode", o.mode, "train, or infer: eval mode under no_grad, nothing is saved for backward")->group(run)->capture_default_str();
-  sub->add_option("--amp", o.amp, "torch.autocast: fp16 (with a GradScaler) or bf16; parameters stay fp32, casts of them are kept until the context exits")
+  sub->add_option("--mode", o.mode, "train, or infer: eval mode under no_grad, nothing is saved for backward")
+      ->group(run)
+      ->capture_default_str();
+  sub->add_option("--amp", o.amp,
+                  "torch.autocast: fp16 (with a GradScaler) or bf16; parameters stay fp32, casts of them are kept until the context exits")
       ->group(run)
       ->expected(0, 1)
       ->default_str("fp16");
-  sub->add_option("--precision", o.precision, "fp32, amp-fp16, amp-bf16, or bf16/fp16: the whole model and its inputs in that type")->group(run);
-  sub->add_option("--optimizer", o.optimizer, "As in torch.optim, in lower case, with its own arguments: sgd:momentum=0.9,nesterov=true; adamw:fused=true; none")
+  sub->add_option("--precision", o.precision, "fp32, amp-fp16, amp-bf16, or bf16/fp16: the whole model and its inputs in that type")
+      ->group(run);
+  sub->add_option("--optimizer", o.optimizer,
+                  "As in torch.optim, in lower case, with its own arguments: sgd:momentum=0.9,nesterov=true; adamw:fused=true; none")
       ->group(run)
       ->capture_default_str();
   sub->add_option("--grad-accum", o.grad_accum, "Micro-batches of a step; gradients stay between them")->group(run)->capture_default_str();
-  sub->add_option("--checkpoint", o.checkpoint, "Recompute instead of saving: none, full, every=K, segments=N, sqrt, modules=GLOB; ,reentrant for the old form")
+  sub->add_option("--checkpoint", o.checkpoint,
+                  "Recompute instead of saving: none, full, every=K, segments=N, sqrt, modules=GLOB; ,reentrant for the old form")
       ->group(run)
       ->capture_default_str();
-  sub->add_option("--zero-grad", o.zero_grad, "none frees gradients; zero keeps them, and each backward adds to them")->group(run)->capture_default_str();
-  sub->add_option("--zero-grad-at", o.zero_grad_at, "start of the step, before-backward, or end of the step: gradients live until then")->group(run)->capture_default_str();
+  sub->add_option("--zero-grad", o.zero_grad, "none frees gradients; zero keeps them, and each backward adds to them")
+      ->group(run)
+      ->capture_default_str();
+  sub->add_option("--zero-grad-at", o.zero_grad_at, "start of the step, before-backward, or end of the step: gradients live until then")
+      ->group(run)
+      ->capture_default_str();
   sub->add_option("--loss", o.loss, "cross_entropy, mse, sum, mean, none; the spec's own where it names one, else sum")->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);
   sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state")->group(run)->capture_default_str();
-  sub->add_option("--inputs", o.inputs, "loader moves each batch to the GPU; resident keeps one there for the whole run")->group(run)->capture_default_str();
-  sub->add_option("--keep-output", o.keep_output, "Whether the output's name lives until the next step's (yes) or is dropped after forward (no)")->group(run)->capture_default_str();
-  sub->add_option("--memory-format", o.memory_format, "contiguous or channels_last, for model and images")->group(run)->capture_default_str();
+  sub->add_option("--inputs", o.inputs, "loader moves each batch to the GPU; resident keeps one there for the whole run")
+      ->group(run)
+      ->capture_default_str();
+  sub->add_option("--keep-output", o.keep_output,
+                  "Whether the output's name lives until the next step's (yes) or is dropped after forward (no)")
+      ->group(run)
+      ->capture_default_str();
+  sub->add_option("--memory-format", o.memory_format, "contiguous or channels_last, for model and images")
+      ->group(run)
+      ->capture_default_str();
   const char* device = "GPU and PyTorch";
   sub->add_option("--gpu", o.gpu, "The card, for the verdict and the sizes that depend on it (memest list gpus)")->group(device);
   sub->add_option("--gpu-memory", o.gpu_memory, "A card by its memory alone: 24GiB, 24GB, 24000MiB or bytes")->group(device);
-  sub->add_option("--alloc-conf", o.alloc_conf, "PYTORCH_CUDA_ALLOC_CONF: max_split_size_mb:128,expandable_segments:True, ...")->group(device);
+  sub->add_option("--alloc-conf", o.alloc_conf, "PYTORCH_CUDA_ALLOC_CONF: max_split_size_mb:128,expandable_segments:True, ...")
+      ->group(device);
   sub->add_option("--torch-version", o.torch_version, "The release to follow, 2.4 to 2.15 (the default)")->group(device);
   sub->add_option("--env", o.env, "A variable that PyTorch reads: NAME=VALUE")->group(device)->allow_extra_args(false);
-  sub->add_option("--semantics", o.semantics, "cuda; fake-tensor counts as PyTorch's FakeTensorMode, for diagnosis only")->group(device)->capture_default_str();
+  sub->add_option("--semantics", o.semantics, "cuda; fake-tensor counts as PyTorch's FakeTensorMode, for diagnosis only")
+      ->group(device)
+      ->capture_default_str();
   sub->add_flag("--strict", o.strict, "An op that memest does not know is an error (exit 3) instead of an assumption")->group(device);
   const char* output = "Output";
   sub->add_option("--json", o.json, "Write the whole result as JSON to a file, - for stdout")->group(output);

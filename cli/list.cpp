@@ -23,7 +23,8 @@ void list_specs() {
 void list_gpus() {
   fmt::print("{:<16} {:<30} {:>10} {:>4} {:>6} {:>10}  {}\n", "name", "product", "memory", "SMs", "sm", "context", "source");
   for (auto& d : device_catalogue())
-    fmt::print("{:<16} {:<30} {:>10} {:>4} {:>6} {:>10}  {}\n", d.name, d.product, human(d.total_memory), d.multiprocessors, fmt::format("{}.{}", d.major, d.minor), human(d.context), d.source);
+    fmt::print("{:<16} {:<30} {:>10} {:>4} {:>6} {:>10}  {}\n", d.name, d.product, human(d.total_memory), d.multiprocessors,
+               fmt::format("{}.{}", d.major, d.minor), human(d.context), d.source);
 }
 void list_optimizers() {
   for (auto* record : optim::all_optimizers()) fmt::print("{}\n    state: {}\n", record->signature(), record->state);
@@ -43,14 +44,15 @@ void list_ops() {
   std::vector<const OpRecord*> ops = all_ops();
   std::sort(ops.begin(), ops.end(), [](auto* a, auto* b) { return std::string_view(a->info.schema) < std::string_view(b->info.schema); });
   for (auto* op : ops)
-    fmt::print("{}\n    saves: {}  autocast: {}  source: {}\n", op->info.schema, *op->info.saves ? op->info.saves : "nothing", name_of(op->info.autocast), *op->info.source ? op->info.source : "PyTorch's own schema");
+    fmt::print("{}\n    saves: {}  autocast: {}  source: {}\n", op->info.schema, *op->info.saves ? op->info.saves : "nothing",
+               name_of(op->info.autocast), *op->info.source ? op->info.source : "PyTorch's own schema");
 }
 
 struct Kind {
   const char* name;
   void (*print)();
 };
-constexpr Kind kKinds[] = {{"specs", list_specs},   {"gpus", list_gpus},   {"optimizers", list_optimizers},
+constexpr Kind kKinds[] = {{"specs", list_specs},   {"gpus", list_gpus},     {"optimizers", list_optimizers},
                            {"losses", list_losses}, {"layers", list_layers}, {"ops", list_ops}};
 
 }  // namespace

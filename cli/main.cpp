@@ -45,7 +45,9 @@ int usage(const CLI::App& app, const CLI::ParseError& e) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("memest: how much GPU memory PyTorch will take for a model, run this way, and what it is made of. Needs no GPU and no Python.", "memest");
+  CLI::App app(
+      "memest: how much GPU memory PyTorch will take for a model, run this way, and what it is made of. Needs no GPU and no Python.",
+      "memest");
   app.set_version_flag("--version", "memest " MEMEST_VERSION);
   app.require_subcommand(1);
   app.footer(

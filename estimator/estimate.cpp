@@ -13,8 +13,10 @@ RunSettings settings_of(const EstimateRequest& request, const Device& device, Al
   settings.semantics = request.semantics;
   settings.strict = request.strict;
   for (auto& [name, value] : request.environment) {
-    if (name == "PYTORCH_CUDA_ALLOC_CONF" || name == "PYTORCH_ALLOC_CONF") config = AllocatorConfig::parse(value);
-    else settings.set_environment(name, value);
+    if (name == "PYTORCH_CUDA_ALLOC_CONF" || name == "PYTORCH_ALLOC_CONF")
+      config = AllocatorConfig::parse(value);
+    else
+      settings.set_environment(name, value);
   }
   if (!request.alloc_conf.empty()) config = AllocatorConfig::parse(request.alloc_conf);
   return settings;
@@ -44,9 +46,12 @@ std::vector<ModuleBytes> module_table(const MemoryTrace& trace) {
       stop = i + 1 < trace.phases.size() ? trace.phases[i + 1].first_event : trace.events.size();
   for (std::size_t i = 0; i < stop; ++i) {
     const MemoryEvent& e = trace.events[i];
-    if (e.kind == MemoryEvent::Kind::alloc) blocks[e.block] = {e.module, e.category, e.bytes, true};
-    else if (e.kind == MemoryEvent::Kind::free) blocks[e.block].alive = false;
-    else if (e.kind == MemoryEvent::Kind::categorize) blocks[e.block].category = e.category;
+    if (e.kind == MemoryEvent::Kind::alloc)
+      blocks[e.block] = {e.module, e.category, e.bytes, true};
+    else if (e.kind == MemoryEvent::Kind::free)
+      blocks[e.block].alive = false;
+    else if (e.kind == MemoryEvent::Kind::categorize)
+      blocks[e.block].category = e.category;
   }
   for (auto& b : blocks) {
     if (!b.alive) continue;

@@ -1,4 +1,5 @@
-// EstimateRequest -> Estimate: spec, model, run, trace, allocator replay. No option is global; two estimates in two threads do not touch each other.
+// EstimateRequest -> Estimate: spec, model, run, trace, allocator replay. No option is global; two estimates in two threads do not touch
+// each other.
 #pragma once
 #include <optional>
 #include <string>
@@ -17,14 +18,14 @@ struct EstimateRequest {
   spec::ReadOptions read;
   run::RunOptions run;
   TorchVersion torch = TorchVersion::newest();
-  std::optional<std::string> gpu;     ///< --gpu
-  std::optional<Bytes> gpu_memory;    ///< --gpu-memory: bytes of a card without a name
-  std::string alloc_conf;             ///< --alloc-conf
+  std::optional<std::string> gpu;                                ///< --gpu
+  std::optional<Bytes> gpu_memory;                               ///< --gpu-memory: bytes of a card without a name
+  std::string alloc_conf;                                        ///< --alloc-conf
   std::vector<std::pair<std::string, std::string>> environment;  ///< --env
   RunSettings::Semantics semantics = RunSettings::Semantics::cuda;
   bool strict = false;
-  bool record_events = false;         ///< for --trace
-  std::vector<std::string> given;     ///< names of the options that the user set
+  bool record_events = false;      ///< for --trace
+  std::vector<std::string> given;  ///< names of the options that the user set
 };
 
 /// Throws Error: kind usage for a wrong request or unreadable input, kind unknown where --strict met an unknown.

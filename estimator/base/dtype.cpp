@@ -5,22 +5,25 @@
 
 namespace memest {
 namespace {
-constexpr std::array<std::string_view, kDTypeCount> kNames{
-    "uint8",     "int8",       "int16", "int32",    "int64",       "float16",       "float32", "float64", "complex32",
-    "complex64", "complex128", "bool",  "bfloat16", "float8_e5m2", "float8_e4m3fn", "uint16",  "uint32",  "uint64"};
+constexpr std::array<std::string_view, kDTypeCount> kNames{"uint8",    "int8",        "int16",         "int32",     "int64",      "float16",
+                                                           "float32",  "float64",     "complex32",     "complex64", "complex128", "bool",
+                                                           "bfloat16", "float8_e5m2", "float8_e4m3fn", "uint16",    "uint32",     "uint64"};
 constexpr std::pair<std::string_view, DType> kAliases[] = {
-    {"byte", DType::uint8},       {"char", DType::int8},       {"short", DType::int16},         {"int", DType::int32},
-    {"long", DType::int64},       {"half", DType::float16},    {"float", DType::float32},       {"double", DType::float64},
-    {"chalf", DType::complex32},  {"cfloat", DType::complex64}, {"cdouble", DType::complex128}, {"fp16", DType::float16},
-    {"fp32", DType::float32},     {"bf16", DType::bfloat16},   {"float8_e4m3", DType::float8_e4m3fn}};
+    {"byte", DType::uint8},       {"char", DType::int8},          {"short", DType::int16},
+    {"int", DType::int32},        {"long", DType::int64},         {"half", DType::float16},
+    {"float", DType::float32},    {"double", DType::float64},     {"chalf", DType::complex32},
+    {"cfloat", DType::complex64}, {"cdouble", DType::complex128}, {"fp16", DType::float16},
+    {"fp32", DType::float32},     {"bf16", DType::bfloat16},      {"float8_e4m3", DType::float8_e4m3fn}};
 
 int integer_rank(DType t) {  // by width; unsigned 8 sits between bool and the signed types
   switch (t) {
     case DType::boolean: return 0;
     case DType::uint8: return 1;
     case DType::int8: return 1;
-    case DType::int16: case DType::uint16: return 2;
-    case DType::int32: case DType::uint32: return 3;
+    case DType::int16:
+    case DType::uint16: return 2;
+    case DType::int32:
+    case DType::uint32: return 3;
     default: return 4;
   }
 }

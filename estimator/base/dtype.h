@@ -7,8 +7,24 @@
 namespace memest {
 
 enum class DType : std::uint8_t {
-  uint8, int8, int16, int32, int64, float16, float32, float64, complex32, complex64, complex128, boolean, bfloat16,
-  float8_e5m2, float8_e4m3fn, uint16, uint32, uint64,
+  uint8,
+  int8,
+  int16,
+  int32,
+  int64,
+  float16,
+  float32,
+  float64,
+  complex32,
+  complex64,
+  complex128,
+  boolean,
+  bfloat16,
+  float8_e5m2,
+  float8_e4m3fn,
+  uint16,
+  uint32,
+  uint64,
 };
 inline constexpr int kDTypeCount = int(DType::uint64) + 1;
 
@@ -33,9 +49,7 @@ constexpr bool is_differentiable(DType t) { return is_floating(t) || is_complex(
 /// c10::promote_types.
 DType promote_types(DType a, DType b);
 /// c10::toOpMathType / acc_type on CUDA: float32 for 16-bit types, else the type itself.
-constexpr DType op_math_type(DType t) {
-  return t == DType::complex32 ? DType::complex64 : is_reduced_floating(t) ? DType::float32 : t;
-}
+constexpr DType op_math_type(DType t) { return t == DType::complex32 ? DType::complex64 : is_reduced_floating(t) ? DType::float32 : t; }
 /// The real type of a complex type's parts; other types unchanged.
 constexpr DType real_type(DType t) {
   return t == DType::complex32 ? DType::float16 : t == DType::complex64 ? DType::float32 : t == DType::complex128 ? DType::float64 : t;

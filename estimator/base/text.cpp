@@ -53,7 +53,7 @@ std::string human(Bytes bytes) {
 
 std::string grouped(std::int64_t number) {
   std::string digits = std::to_string(number);
-  for (int i = int(digits.size()) - 3, first = number < 0; i > first; i -= 3) digits.insert(std::size_t(i), ",");
+  for (int i = int(digits.size()) - 3, first = number<0; i> first; i -= 3) digits.insert(std::size_t(i), ",");
   return digits;
 }
 
@@ -72,9 +72,16 @@ std::optional<double> parse_number(std::string_view text) {
 }
 
 std::optional<Bytes> parse_size(std::string_view text) {
-  static constexpr std::pair<std::string_view, double> units[] = {
-      {"tib", 1024. * 1024 * 1024 * 1024}, {"gib", 1024. * 1024 * 1024}, {"mib", 1024. * 1024}, {"kib", 1024.}, {"tb", 1e12}, {"gb", 1e9},
-      {"mb", 1e6}, {"kb", 1e3}, {"bytes", 1.}, {"b", 1.}};
+  static constexpr std::pair<std::string_view, double> units[] = {{"tib", 1024. * 1024 * 1024 * 1024},
+                                                                  {"gib", 1024. * 1024 * 1024},
+                                                                  {"mib", 1024. * 1024},
+                                                                  {"kib", 1024.},
+                                                                  {"tb", 1e12},
+                                                                  {"gb", 1e9},
+                                                                  {"mb", 1e6},
+                                                                  {"kb", 1e3},
+                                                                  {"bytes", 1.},
+                                                                  {"b", 1.}};
   std::string low = lower(trimmed(text));
   double unit = 1;
   for (auto& [name, size] : units)

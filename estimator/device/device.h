@@ -10,14 +10,14 @@
 namespace memest {
 
 struct Device {
-  std::string name;          ///< as --gpu names it: "a100-80gb"
-  std::string product;       ///< as torch.cuda.get_device_name() does
-  Bytes total_memory = 0;    ///< bytes that the driver reports (torch.cuda.mem_get_info()[1])
-  int major = 8, minor = 0;  ///< compute capability
-  int multiprocessors = 0;   ///< SMs: kernels size their scratch by it
+  std::string name;                       ///< as --gpu names it: "a100-80gb"
+  std::string product;                    ///< as torch.cuda.get_device_name() does
+  Bytes total_memory = 0;                 ///< bytes that the driver reports (torch.cuda.mem_get_info()[1])
+  int major = 8, minor = 0;               ///< compute capability
+  int multiprocessors = 0;                ///< SMs: kernels size their scratch by it
   int threads_per_multiprocessor = 2048;  ///< resident threads of one SM, likewise
-  Bytes context = 0;         ///< bytes of a CUDA context with PyTorch's kernels loaded; what nvidia-smi shows beyond reserved
-  std::string_view source;   ///< where the numbers are from
+  Bytes context = 0;                      ///< bytes of a CUDA context with PyTorch's kernels loaded; what nvidia-smi shows beyond reserved
+  std::string_view source;                ///< where the numbers are from
 
   int capability() const { return major * 10 + minor; }
   /// Bytes of the cuBLAS workspace of one handle (aten/src/ATen/cuda/CublasHandlePool.cpp parseChosenWorkspaceSize).

@@ -14,8 +14,10 @@ SavedTensor::SavedTensor(T x, bool is_output) {
     kept = detached(x);
     kept->wrapped_number = x->wrapped_number;
   }
-  if (auto hooks = runtime().saved_tensor_hooks) packed_ = hooks->pack(kept);
-  else tensor_ = std::move(kept);
+  if (auto hooks = runtime().saved_tensor_hooks)
+    packed_ = hooks->pack(kept);
+  else
+    tensor_ = std::move(kept);
 }
 
 Node::Node(const char* node_name, std::uint64_t sequence) : name(node_name), sequence_nr(sequence), module(runtime().module) {}
@@ -76,9 +78,12 @@ class AccumulateGrad final : public Node {
     Tensor& grad = variable_->grad;
     const bool differentiable = runtime().grad_mode;
     if (!grad) {
-      if (!differentiable && gradient->refs == 1 && obeys_layout_contract(gradient, variable_)) grad = detached(gradient);
-      else if (is_dense(variable_)) grad = engine_ops.new_empty_strided_copy(gradient, variable_.sizes(), variable_.strides());
-      else grad = engine_ops.clone_contiguous(gradient);
+      if (!differentiable && gradient->refs == 1 && obeys_layout_contract(gradient, variable_))
+        grad = detached(gradient);
+      else if (is_dense(variable_))
+        grad = engine_ops.new_empty_strided_copy(gradient, variable_.sizes(), variable_.strides());
+      else
+        grad = engine_ops.clone_contiguous(gradient);
       grad->storage->categorize(Category::gradient);
     } else if (differentiable) {
       grad = engine_ops.add(grad, gradient);
@@ -95,8 +100,13 @@ class AccumulateGrad final : public Node {
 class CopySlices final : public Node {
  public:
   CopySlices(T base, T view, Ref<Node> inner)
-      : Node("CopySlices", next_sequence_nr()), sizes_(base.sizes()), strides_(base.strides()), view_sizes_(view.sizes()),
-        view_strides_(view.strides()), view_offset_(view->offset - base->offset), inner_(std::move(inner)) {
+      : Node("CopySlices", next_sequence_nr()),
+        sizes_(base.sizes()),
+        strides_(base.strides()),
+        view_sizes_(view.sizes()),
+        view_strides_(view.strides()),
+        view_offset_(view->offset - base->offset),
+        inner_(std::move(inner)) {
     add_input(base);
     next.push_back(gradient_edge(base));
     for (std::size_t i = 1; i < inner_->next.size(); ++i) next.push_back(inner_->next[i]);
@@ -122,7 +132,8 @@ class CopySlices final : public Node {
   Ref<Node> inner_;
 };
 
-/// How a view of a base written in place gets its gradient back to the base (derivatives.yaml as_strided, FunctionsManual.cpp as_strided_backward).
+/// How a view of a base written in place gets its gradient back to the base (derivatives.yaml as_strided, FunctionsManual.cpp
+/// as_strided_backward).
 class AsStridedBackward final : public Node {
  public:
   AsStridedBackward(T base, T view) : Node("AsStridedBackward0", next_sequence_nr()), base_sizes_(base.sizes()) {

@@ -35,7 +35,8 @@ struct SavedTensorHooksScope {
   Scoped<Ref<SavedTensorHooks>> scope_;
 };
 
-/// SavedVariable: an input is kept as it is, an output without its history (no cycle). Costs memory only where nothing else holds the storage.
+/// SavedVariable: an input is kept as it is, an output without its history (no cycle). Costs memory only where nothing else holds the
+/// storage.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -128,7 +129,9 @@ class FormulaNode final : public Node {
       for (auto& s : saved_) values.push_back(s.unpack());
       formula_(w, values);
     } else {
-      if (saved_.size() != Arity::value) throw Error(std::string(name) + " saves " + std::to_string(saved_.size()) + " tensors but its formula takes " + std::to_string(Arity::value));
+      if (saved_.size() != Arity::value)
+        throw Error(std::string(name) + " saves " + std::to_string(saved_.size()) + " tensors but its formula takes " +
+                    std::to_string(Arity::value));
       std::array<Tensor, Arity::value> values;
       for (std::size_t i = 0; i < Arity::value; ++i) values[i] = saved_[i].unpack();
       std::apply([&](auto&... v) { formula_(w, v...); }, values);
@@ -219,7 +222,7 @@ struct EngineOps {
   Tensor (*ones_like)(T x);
   Tensor (*sum_to_size)(T gradient, const Dims& sizes);  ///< at::sum_to: sum over broadcast dimensions
   Tensor (*cast)(T gradient, DType dtype);
-  Tensor (*add)(T a, T b);                                ///< out of place
+  Tensor (*add)(T a, T b);                                                               ///< out of place
   Tensor (*new_empty_strided_copy)(T gradient, const Dims& sizes, const Dims& strides);  ///< a copy in the given layout
   Tensor (*clone_contiguous)(T gradient);
   Tensor (*new_zeros)(T like, const Dims& sizes);

@@ -7,7 +7,8 @@ namespace {
 
 struct StopRecomputation {};
 
-/// The autocast mode that the region ran under; entered again for the recomputation (an inner context: its cache goes when the outermost exits).
+/// The autocast mode that the region ran under; entered again for the recomputation (an inner context: its cache goes when the outermost
+/// exits).
 struct AutocastModes {
   bool enabled = runtime().autocast.enabled;
   DType dtype = runtime().autocast.dtype;

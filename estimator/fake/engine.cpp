@@ -115,9 +115,11 @@ class GraphTask {
 }  // namespace
 
 void backward(T root, Tensor gradient, bool retain_graph) {
-  if (!root.requires_grad()) throw Error("element 0 of tensors does not require grad and does not have a grad_fn", "nothing that the loss depends on is trainable");
+  if (!root.requires_grad())
+    throw Error("element 0 of tensors does not require grad and does not have a grad_fn", "nothing that the loss depends on is trainable");
   if (!gradient) {
-    if (root.numel() != 1) throw Error("grad can be implicitly created only for scalar outputs, but the loss has the sizes " + to_string(root.sizes()));
+    if (root.numel() != 1)
+      throw Error("grad can be implicitly created only for scalar outputs, but the loss has the sizes " + to_string(root.sizes()));
     gradient = engine_ops.ones_like(root);
   }
   Runtime& rt = runtime();

@@ -72,12 +72,11 @@ ModuleId Runtime::add_module(std::string path, std::string type, ModuleId parent
   return ModuleId(trace.modules.size() - 1);
 }
 
-void Runtime::push(MemoryEvent::Kind kind, const Storage& s) {
-  trace.events.push_back({kind, s.category, module, s.block, s.bytes, op});
-}
+void Runtime::push(MemoryEvent::Kind kind, const Storage& s) { trace.events.push_back({kind, s.category, module, s.block, s.bytes, op}); }
 
 void Runtime::allocated(Storage& s) {
-  if (trace.events.size() >= kMostEvents) throw Error("the run makes more than " + grouped(std::int64_t(kMostEvents)) + " memory events", "fewer layers or steps");
+  if (trace.events.size() >= kMostEvents)
+    throw Error("the run makes more than " + grouped(std::int64_t(kMostEvents)) + " memory events", "fewer layers or steps");
   s.category = category;
   s.block = trace.blocks++;
   push(MemoryEvent::Kind::alloc, s);

@@ -22,7 +22,7 @@ struct RunSettings {
   TorchVersion torch;
   Device device = default_device();
   enum class Semantics { cuda, fake_tensor } semantics = Semantics::cuda;
-  Bytes cublas_workspace = 0;      ///< of one handle; see workspace.h
+  Bytes cublas_workspace = 0;           ///< of one handle; see workspace.h
   bool cublas_workspace_cache = false;  ///< 2.15: TORCH_CUBLAS_WORKSPACE_CACHE=1, each thread keeps its workspace
   Bytes cublaslt_workspace = kMiB;
   bool strict = false;  ///< an unknown op is an Error
@@ -53,16 +53,16 @@ class Runtime {
   MemoryTrace trace;
   Diagnostics diagnostics;
 
-  const char* op = "";                     ///< the innermost op that runs
-  ModuleId module = 0;                     ///< the innermost module that runs; in backward, the module of the node's forward
+  const char* op = "";                      ///< the innermost op that runs
+  ModuleId module = 0;                      ///< the innermost module that runs; in backward, the module of the node's forward
   Category category = Category::temporary;  ///< of new storages
-  DType default_dtype = DType::float32;    ///< torch.get_default_dtype(): of new parameters
+  DType default_dtype = DType::float32;     ///< torch.get_default_dtype(): of new parameters
   bool grad_mode = true;
   bool inference_mode = false;
   AutocastState autocast;
   Ref<SavedTensorHooks> saved_tensor_hooks;
   std::uint64_t next_sequence_nr = 0;
-  bool in_backward_thread = false;  ///< the autograd engine's device thread has cuBLAS handles of its own
+  bool in_backward_thread = false;                      ///< the autograd engine's device thread has cuBLAS handles of its own
   Tensor cublas_workspaces[2], cublaslt_workspaces[2];  ///< kept ones: forward thread, autograd thread
 
   void begin_phase(Phase phase, int step, int micro = 0);

@@ -67,9 +67,12 @@ Tensor empty_like(T x) { return empty_like(x, x.dtype(), MemoryFormat::preserve)
 Tensor empty_like(T x, DType dtype) { return empty_like(x, dtype, MemoryFormat::preserve); }
 Tensor empty_like(T x, DType dtype, MemoryFormat format) {
   Tensor y;
-  if (format != MemoryFormat::preserve) y = empty(x.sizes(), dtype, format);
-  else if (is_dense(x)) y = empty_strided(x.sizes(), x.strides(), dtype);
-  else y = empty_strided(x.sizes(), infer_dense_strides(x.sizes(), x.strides()), dtype);
+  if (format != MemoryFormat::preserve)
+    y = empty(x.sizes(), dtype, format);
+  else if (is_dense(x))
+    y = empty_strided(x.sizes(), x.strides(), dtype);
+  else
+    y = empty_strided(x.sizes(), infer_dense_strides(x.sizes(), x.strides()), dtype);
   return y;
 }
 

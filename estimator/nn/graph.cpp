@@ -15,7 +15,8 @@ namespace {
 /// Recursive descent over "a + b * (c // 2)"; as Python, // rounds down.
 class ExpressionReader {
  public:
-  ExpressionReader(std::string_view text, const Symbols* symbols, std::vector<std::string>* names) : text_(text), symbols_(symbols), names_(names) {}
+  ExpressionReader(std::string_view text, const Symbols* symbols, std::vector<std::string>* names)
+      : text_(text), symbols_(symbols), names_(names) {}
   std::int64_t read() {
     const std::int64_t value = sum(0);
     skip();
@@ -24,7 +25,9 @@ class ExpressionReader {
   }
 
  private:
-  Error bad() const { return Error(fmt::format("'{}' is no size: names, integers, + - * // % and parentheses are allowed", text_.substr(0, 80))); }
+  Error bad() const {
+    return Error(fmt::format("'{}' is no size: names, integers, + - * // % and parentheses are allowed", text_.substr(0, 80)));
+  }
   void skip() {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
   }
@@ -37,18 +40,25 @@ class ExpressionReader {
   std::int64_t sum(int depth) {
     std::int64_t value = product(depth);
     for (;;) {
-      if (take("+")) value = checked_add(value, product(depth));
-      else if (take("-")) value = checked_add(value, checked_mul(-1, product(depth)));
-      else return value;
+      if (take("+"))
+        value = checked_add(value, product(depth));
+      else if (take("-"))
+        value = checked_add(value, checked_mul(-1, product(depth)));
+      else
+        return value;
     }
   }
   std::int64_t product(int depth) {
     std::int64_t value = factor(depth);
     for (;;) {
-      if (take("//") || take("/")) value = divided(value, factor(depth), false);
-      else if (take("%")) value = divided(value, factor(depth), true);
-      else if (take("*")) value = checked_mul(value, factor(depth));
-      else return value;
+      if (take("//") || take("/"))
+        value = divided(value, factor(depth), false);
+      else if (take("%"))
+        value = divided(value, factor(depth), true);
+      else if (take("*"))
+        value = checked_mul(value, factor(depth));
+      else
+        return value;
     }
   }
   std::int64_t divided(std::int64_t a, std::int64_t b, bool remainder) const {
@@ -86,7 +96,8 @@ class ExpressionReader {
     if (it == symbols_->end()) {
       std::vector<std::string> known;
       for (auto& [symbol, value] : *symbols_) known.push_back(symbol);
-      throw Error(fmt::format("the size '{}' has no value", name), fmt::format("give it with --set {}=NUMBER or in the spec's \"defaults\"", name));
+      throw Error(fmt::format("the size '{}' has no value", name),
+                  fmt::format("give it with --set {}=NUMBER or in the spec's \"defaults\"", name));
     }
     return it->second;
   }
@@ -137,14 +148,17 @@ void Graph::finish() {
     };
     for (auto& a : n.args) visit_slots(a, known);
     for (auto& [key, a] : n.kwargs) visit_slots(a, known);
-    if (n.op == GraphNode::Op::output && i + 1 != nodes_.size()) throw Error("the node after the output is never run").within(nodes_[i + 1].where);
+    if (n.op == GraphNode::Op::output && i + 1 != nodes_.size())
+      throw Error("the node after the output is never run").within(nodes_[i + 1].where);
     if (n.op == GraphNode::Op::call_module && !find(n.target)) {
       std::vector<std::string> modules;
       for (auto& [name, child] : children()) modules.push_back(name);
-      Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)), did_you_mean(n.target, modules));
+      Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)),
+              did_you_mean(n.target, modules));
       throw e.within(n.where);
     }
-    if ((n.op == GraphNode::Op::call_function || n.op == GraphNode::Op::call_method) && n.target.empty()) throw Error("a call needs a target").within(n.where);
+    if ((n.op == GraphNode::Op::call_function || n.op == GraphNode::Op::call_method) && n.target.empty())
+      throw Error("a call needs a target").within(n.where);
     n.slot = slot_of(n.name);
     if (std::size_t(n.slot) >= assigned.size()) assigned.resize(std::size_t(n.slot) + 1), names.resize(std::size_t(n.slot) + 1, n.name);
     assigned[std::size_t(n.slot)] = true;
@@ -246,7 +260,10 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
       for (auto& [key, v] : keywords)
         if (key == n.name) given = &v;
       if (!given) {
-        if (n.args.empty()) throw Error(fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, placeholders(), arguments.size())).within(n.where);
+        if (n.args.empty())
+          throw Error(
+              fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, placeholders(), arguments.size()))
+              .within(n.where);
         result = evaluate(n.args[0], frame);  // a default
       } else {
         result = *given;

@@ -28,7 +28,8 @@ const std::unordered_map<std::string, std::vector<const FunctionRecord*>>& funct
 
 /// "torch.nn.functional.relu", "F.relu", "operator.add", "torch.Tensor.add": the last part.
 std::string bare(const std::string& name) {
-  for (const char* prefix : {"torch.nn.functional.", "torch.Tensor.", "torch._C._nn.", "torch._C.", "torch.special.", "torch.", "F.", "operator.", "_operator.", "math."})
+  for (const char* prefix : {"torch.nn.functional.", "torch.Tensor.", "torch._C._nn.", "torch._C.", "torch.special.", "torch.", "F.",
+                             "operator.", "_operator.", "math."})
     if (name.starts_with(prefix)) return bare(name.substr(std::string_view(prefix).size()));
   return name;
 }
@@ -54,7 +55,8 @@ const Schema& Record::schema() const {
 }
 LayerRecord::LayerRecord(const char* signature) : Record(signature) { registered<LayerRecord>().push_back(this); }
 FunctionRecord::FunctionRecord(const char* signature) : Record(signature) { registered<FunctionRecord>().push_back(this); }
-Container::Container(const char* container_name, const char* description, Make maker) : name(container_name), what(description), make(maker) {
+Container::Container(const char* container_name, const char* description, Make maker)
+    : name(container_name), what(description), make(maker) {
   registered<Container>().push_back(this);
 }
 

@@ -23,7 +23,8 @@ struct CallableOf<R (*)(P...)> {
       std::tuple<std::decay_t<P>...> unboxed{Unbox<std::decay_t<P>>::from(values[I])...};
       values.clear();
       return std::apply([&](auto&... a) { return f(std::move(a)...); }, unboxed);
-    }(std::index_sequence_for<P...>{});
+    }
+    (std::index_sequence_for<P...>{});
   }
   static std::vector<std::pair<Kind, bool>> kinds() { return {{Unbox<std::decay_t<P>>::kind, Unbox<std::decay_t<P>>::optional}...}; }
 };

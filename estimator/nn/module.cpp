@@ -62,7 +62,8 @@ bool Module::tie(const std::string& path, const std::string& to) {
   };
   Tensor *a = place(path), *b = place(to);
   if (!a || !b) return false;
-  if (!((*a).sizes() == (*b).sizes())) throw Error("tie: " + path + " has the sizes " + to_string((*a).sizes()) + ", " + to + " has " + to_string((*b).sizes()));
+  if (!((*a).sizes() == (*b).sizes()))
+    throw Error("tie: " + path + " has the sizes " + to_string((*a).sizes()) + ", " + to + " has " + to_string((*b).sizes()));
   *a = *b;
   return true;
 }
@@ -82,22 +83,28 @@ std::vector<std::pair<std::string, Tensor>> Module::named_parameters() {
   Named all;
   std::vector<const Module*> seen;
   std::vector<const TensorImpl*> known;
-  visit("", [&](const std::string& path, Module& m) {
-    for (auto& [name, p] : m.parameters_) {
-      if (!p || std::find(known.begin(), known.end(), p.get()) != known.end()) continue;
-      known.push_back(p.get());
-      all.emplace_back(path.empty() ? name : path + "." + name, p);
-    }
-  }, seen);
+  visit(
+      "",
+      [&](const std::string& path, Module& m) {
+        for (auto& [name, p] : m.parameters_) {
+          if (!p || std::find(known.begin(), known.end(), p.get()) != known.end()) continue;
+          known.push_back(p.get());
+          all.emplace_back(path.empty() ? name : path + "." + name, p);
+        }
+      },
+      seen);
   return all;
 }
 std::vector<std::pair<std::string, Tensor>> Module::named_buffers() {
   Named all;
   std::vector<const Module*> seen;
-  visit("", [&](const std::string& path, Module& m) {
-    for (auto& [name, b] : m.buffers_)
-      if (b) all.emplace_back(path.empty() ? name : path + "." + name, b);
-  }, seen);
+  visit(
+      "",
+      [&](const std::string& path, Module& m) {
+        for (auto& [name, b] : m.buffers_)
+          if (b) all.emplace_back(path.empty() ? name : path + "." + name, b);
+      },
+      seen);
   return all;
 }
 Tensors Module::parameters() {
@@ -122,7 +129,8 @@ void Module::to_device(MemoryFormat format) {
 
 void Module::train(bool mode) {
   std::vector<const Module*> seen;
-  visit("", [mode](const std::string&, Module& m) { m.training = mode; }, seen);
+  visit(
+      "", [mode](const std::string&, Module& m) { m.training = mode; }, seen);
 }
 
 void Module::enter_trace(const std::string& path) {
@@ -141,7 +149,8 @@ void Module::enter_trace(const std::string& path) {
 }
 
 Value UnaryModule::forward(const Values& arguments, const KeywordArguments& keywords) {
-  if (arguments.size() + keywords.size() != 1) throw Error(type() + " takes one input, " + std::to_string(arguments.size() + keywords.size()) + " were given");
+  if (arguments.size() + keywords.size() != 1)
+    throw Error(type() + " takes one input, " + std::to_string(arguments.size() + keywords.size()) + " were given");
   const Value& input = arguments.empty() ? keywords[0].second : arguments[0];
   if (!std::holds_alternative<Tensor>(input)) throw Error(type() + " takes a tensor, found " + describe(input));
   return to_value(forward(std::get<Tensor>(input)));
@@ -161,6 +170,8 @@ ModuleList::ModuleList(const std::vector<ModulePtr>& layers, std::string type) :
   for (auto& layer : layers) append(layer);
 }
 void ModuleList::append(ModulePtr layer) { register_module(std::to_string(children().size()), std::move(layer)); }
-Value ModuleList::forward(const Values&, const KeywordArguments&) { throw Error(type() + " has no forward of its own", "call its modules by path, as \"down.0\""); }
+Value ModuleList::forward(const Values&, const KeywordArguments&) {
+  throw Error(type() + " has no forward of its own", "call its modules by path, as \"down.0\"");
+}
 
 }  // namespace memest::nn

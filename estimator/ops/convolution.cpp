@@ -1,4 +1,5 @@
-// Sources: derivatives.yaml convolution; aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp of 2.15. cuDNN's workspaces are not modelled.
+// Sources: derivatives.yaml convolution; aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp of 2.15. cuDNN's workspaces are
+// not modelled.
 #include "ops/convolution.h"
 
 #include <fmt/format.h>
@@ -46,7 +47,8 @@ Dims output_sizes(T input, T weight, const Geometry& g) {
     } else {
       const I room = checked_add(n, checked_mul(2, p)) - reach - 1;
       if (room < 0)
-        throw Error(fmt::format("convolution: the kernel of {} with dilation {} is larger than the padded input of {} in dimension {}", k, d, n + 2 * p, i + 2));
+        throw Error(fmt::format("convolution: the kernel of {} with dilation {} is larger than the padded input of {} in dimension {}", k,
+                                d, n + 2 * p, i + 2));
       out = room / s + 1;
     }
     if (out < 0) throw Error("convolution: the output would have a negative size");
@@ -58,9 +60,11 @@ Dims output_sizes(T input, T weight, const Geometry& g) {
 void check(T input, T weight, T bias, const Geometry& g) {
   const int spatial = input.dim() - 2;
   if (spatial < 1 || weight.dim() != input.dim())
-    throw Error(fmt::format("convolution: a weight of shape {} takes a {}-D input, found {}", to_string(weight.sizes()), weight.dim(), describe(input)));
+    throw Error(fmt::format("convolution: a weight of shape {} takes a {}-D input, found {}", to_string(weight.sizes()), weight.dim(),
+                            describe(input)));
   for (auto* list : {&g.stride, &g.padding, &g.dilation})
-    if (list->size() != spatial) throw Error(fmt::format("convolution: stride, padding and dilation need {} values, found {}", spatial, to_string(*list)));
+    if (list->size() != spatial)
+      throw Error(fmt::format("convolution: stride, padding and dilation need {} values, found {}", spatial, to_string(*list)));
   if (g.groups <= 0) throw Error("convolution: groups must be positive");
   for (I s : g.stride)
     if (s <= 0) throw Error("convolution: non-positive stride is not supported");
@@ -70,16 +74,18 @@ void check(T input, T weight, T bias, const Geometry& g) {
     if (p < 0) throw Error("convolution: negative padding is not supported");
   const I channels = g.transposed ? weight.sizes()[0] : checked_mul(weight.sizes()[1], g.groups);
   if (input.sizes()[1] != channels)
-    throw Error(fmt::format("given groups={}, weight of size {}, expected input{} to have {} channels, but got {} channels instead", g.groups,
-                            to_string(weight.sizes()), to_string(input.sizes()), channels, input.sizes()[1]));
+    throw Error(fmt::format("given groups={}, weight of size {}, expected input{} to have {} channels, but got {} channels instead",
+                            g.groups, to_string(weight.sizes()), to_string(input.sizes()), channels, input.sizes()[1]));
   if (input.dtype() != weight.dtype())
-    throw Error("convolution: input type (" + std::string(name_of(input.dtype())) + ") and weight type (" + std::string(name_of(weight.dtype())) + ") should be the same");
+    throw Error("convolution: input type (" + std::string(name_of(input.dtype())) + ") and weight type (" +
+                std::string(name_of(weight.dtype())) + ") should be the same");
   (void)bias;
 }
 
 Tensor in_format(T x, MemoryFormat format) { return is_contiguous(x, format) ? x : ops::clone(x, format); }
 
-Tensor convolution(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed, const Dims& output_padding, I groups) {
+Tensor convolution(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed,
+                   const Dims& output_padding, I groups) {
   const Geometry g{stride, padding, dilation, output_padding, transposed, groups};
   check(input, weight, bias, g);
   auto fn = node("ConvolutionBackward0", {input, weight, bias}, {input, weight}, [](Backward& w, T x, T k) {
@@ -109,22 +115,25 @@ Dims expanded(const char* name, const Dims& list, int spatial) {
 template <class F>
 Tensor batched(T input, int spatial, F convolve) {
   if (input.dim() == spatial + 2) return convolve(input);
-  if (input.dim() != spatial + 1) throw Error(fmt::format("expected {}D (unbatched) or {}D (batched) input to conv{}d, but got input of size: {}", spatial + 1, spatial + 2, spatial, to_string(input.sizes())));
+  if (input.dim() != spatial + 1)
+    throw Error(fmt::format("expected {}D (unbatched) or {}D (batched) input to conv{}d, but got input of size: {}", spatial + 1,
+                            spatial + 2, spatial, to_string(input.sizes())));
   return ops::squeeze_dim(convolve(ops::unsqueeze(input, 0)), 0);
 }
 
 template <int Spatial>
 Tensor conv_nd(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& dilation, I groups) {
   return batched(input, Spatial, [&](T x) {
-    return ops::convolution(x, weight, bias, expanded("stride", stride, Spatial), expanded("padding", padding, Spatial), expanded("dilation", dilation, Spatial),
-                            false, Dims::filled(Spatial, 0), groups);
+    return ops::convolution(x, weight, bias, expanded("stride", stride, Spatial), expanded("padding", padding, Spatial),
+                            expanded("dilation", dilation, Spatial), false, Dims::filled(Spatial, 0), groups);
   });
 }
 template <int Spatial>
-Tensor conv_transpose_nd(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& output_padding, I groups, const Dims& dilation) {
+Tensor conv_transpose_nd(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& output_padding, I groups,
+                         const Dims& dilation) {
   return batched(input, Spatial, [&](T x) {
-    return ops::convolution(x, weight, bias, expanded("stride", stride, Spatial), expanded("padding", padding, Spatial), expanded("dilation", dilation, Spatial),
-                            true, expanded("output_padding", output_padding, Spatial), groups);
+    return ops::convolution(x, weight, bias, expanded("stride", stride, Spatial), expanded("padding", padding, Spatial),
+                            expanded("dilation", dilation, Spatial), true, expanded("output_padding", output_padding, Spatial), groups);
   });
 }
 
@@ -133,20 +142,22 @@ constexpr const char* kConv = "derivatives.yaml convolution; aten/src/ATen/nativ
 
 namespace ops {
 const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, bool, const Dims&, std::int64_t)> convolution{
-    {"aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, "
+    {"aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, "
+     "SymInt[] output_padding, "
      "SymInt groups) -> Tensor",
      Autocast::lower, "input, weight", kConv},
     memest::convolution};
-#define MEMEST_CONV(N)                                                                                                                              \
-  const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, std::int64_t)> conv##N##d{                                                           \
-      {"aten::conv" #N "d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N "] stride=1, SymInt[" #N "] padding=0, SymInt[" #N             \
-       "] dilation=1, SymInt groups=1) -> Tensor",                                                                                                  \
-       Autocast::lower, "", kConv},                                                                                                                 \
-      conv_nd<N>};                                                                                                                                  \
-  const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, std::int64_t, const Dims&)> conv_transpose##N##d{                                    \
-      {"aten::conv_transpose" #N "d" MEMEST_OVERLOAD_##N "(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N "] stride=1, SymInt[" #N      \
-       "] padding=0, SymInt[" #N "] output_padding=0, SymInt groups=1, SymInt[" #N "] dilation=1) -> Tensor",                                       \
-       Autocast::lower, "", kConv},                                                                                                                 \
+#define MEMEST_CONV(N)                                                                                                                   \
+  const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, std::int64_t)> conv##N##d{                                             \
+      {"aten::conv" #N "d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N "] stride=1, SymInt[" #N "] padding=0, SymInt[" #N \
+       "] dilation=1, SymInt groups=1) -> Tensor",                                                                                       \
+       Autocast::lower, "", kConv},                                                                                                      \
+      conv_nd<N>};                                                                                                                       \
+  const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, std::int64_t, const Dims&)> conv_transpose##N##d{                      \
+      {"aten::conv_transpose" #N "d" MEMEST_OVERLOAD_##N "(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N                   \
+                                                         "] stride=1, SymInt[" #N "] padding=0, SymInt[" #N                              \
+                                                         "] output_padding=0, SymInt groups=1, SymInt[" #N "] dilation=1) -> Tensor",    \
+       Autocast::lower, "", kConv},                                                                                                      \
       conv_transpose_nd<N>};
 #define MEMEST_OVERLOAD_1 ""
 #define MEMEST_OVERLOAD_2 ".input"

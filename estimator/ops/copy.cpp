@@ -24,16 +24,21 @@ Tensor to_copy_impl(T self, std::optional<DType> dtype, std::optional<MemoryForm
   const DType type = dtype.value_or(self.dtype());
   const MemoryFormat format = memory_format.value_or(MemoryFormat::preserve);
   Tensor result;
-  if (self.on_host()) result = host_tensor(self.sizes(), type);
-  else if (format != MemoryFormat::preserve) result = empty(self.sizes(), type, format);
-  else if (is_dense(self)) result = empty_strided(self.sizes(), self.strides(), type);
-  else result = empty(self.sizes(), type, suggest_memory_format(self));
+  if (self.on_host())
+    result = host_tensor(self.sizes(), type);
+  else if (format != MemoryFormat::preserve)
+    result = empty(self.sizes(), type, format);
+  else if (is_dense(self))
+    result = empty_strided(self.sizes(), self.strides(), type);
+  else
+    result = empty(self.sizes(), type, suggest_memory_format(self));
   if (is_differentiable(type)) fn.outputs({result});
   return result;
 }
 
 extern const Op<Tensor(T, std::optional<DType>, std::optional<MemoryFormat>)> to_copy_op{
-    {"aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, "
+    {"aten::_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool "
+     "non_blocking=False, "
      "MemoryFormat? memory_format=None) -> Tensor",
      Autocast::none, "", "derivatives.yaml _to_copy; aten/src/ATen/native/TensorConversions.cpp"},
     to_copy_impl};
@@ -69,32 +74,35 @@ Tensor detach(T self) { return detached(self); }
 
 namespace ops {
 const Op<Tensor(T, std::optional<MemoryFormat>)> clone{
-    {"aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor", Autocast::none, "", "derivatives.yaml clone; aten/src/ATen/native/TensorFactories.cpp clone"},
+    {"aten::clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor", Autocast::none, "",
+     "derivatives.yaml clone; aten/src/ATen/native/TensorFactories.cpp clone"},
     memest::clone};
-const Op<Tensor(T, MemoryFormat)> contiguous{
-    {"aten::contiguous(Tensor self, *, MemoryFormat memory_format=contiguous_format) -> Tensor", Autocast::none, "", "aten/src/ATen/native/TensorProperties.cpp contiguous"},
-    memest::contiguous};
+const Op<Tensor(T, MemoryFormat)> contiguous{{"aten::contiguous(Tensor self, *, MemoryFormat memory_format=contiguous_format) -> Tensor",
+                                              Autocast::none, "", "aten/src/ATen/native/TensorProperties.cpp contiguous"},
+                                             memest::contiguous};
 const Op<Tensor(T, DType, bool, bool, std::optional<MemoryFormat>)> to_dtype{
-    {"aten::to.dtype(Tensor self, ScalarType dtype, bool _non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor", Autocast::none, "",
-     "aten/src/ATen/native/TensorConversions.cpp to"},
+    {"aten::to.dtype(Tensor self, ScalarType dtype, bool _non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
+     Autocast::none, "", "aten/src/ATen/native/TensorConversions.cpp to"},
     memest::to_dtype};
-const Op<Tensor(T, T, bool)> copy_{
-    {"aten::copy_(Tensor(a!) self, Tensor src, bool _non_blocking=False) -> Tensor(a!)", Autocast::none, "", "torch/csrc/autograd/VariableTypeManual.cpp copy_"},
-    memest::copy_};
-const Op<Tensor(T)> detach{{"aten::detach(Tensor self) -> Tensor", Autocast::none, "", "torch/csrc/autograd/VariableTypeManual.cpp detach"}, memest::detach};
+const Op<Tensor(T, T, bool)> copy_{{"aten::copy_(Tensor(a!) self, Tensor src, bool _non_blocking=False) -> Tensor(a!)", Autocast::none, "",
+                                    "torch/csrc/autograd/VariableTypeManual.cpp copy_"},
+                                   memest::copy_};
+const Op<Tensor(T)> detach{{"aten::detach(Tensor self) -> Tensor", Autocast::none, "", "torch/csrc/autograd/VariableTypeManual.cpp detach"},
+                           memest::detach};
 
 Tensor to_copy(T x, DType dtype) { return to_copy_op(x, dtype, std::nullopt); }
 Tensor to(T x, DType dtype) { return x.dtype() == dtype ? x : to_copy(x, dtype); }
 }  // namespace ops
 
 namespace {
-const Op to_dtype_layout_op{
-    {"aten::to.dtype_layout(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool _non_blocking=False, "
-     "bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
+const Op to_dtype_layout_op{{"aten::to.dtype_layout(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, "
+                             "bool? pin_memory=None, bool _non_blocking=False, "
+                             "bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
+                             Autocast::none, "", "aten/src/ATen/native/TensorConversions.cpp to"},
+                            to_dtype_layout};
+const Op to_other_op{
+    {"aten::to.other(Tensor self, Tensor other, bool _non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor",
      Autocast::none, "", "aten/src/ATen/native/TensorConversions.cpp to"},
-    to_dtype_layout};
-const Op to_other_op{{"aten::to.other(Tensor self, Tensor other, bool _non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor", Autocast::none,
-                      "", "aten/src/ATen/native/TensorConversions.cpp to"},
-                     to_other};
+    to_other};
 }  // namespace
 }  // namespace memest

@@ -9,8 +9,12 @@ Tensor like(T self, std::optional<DType> dtype, std::optional<MemoryFormat> memo
   return empty_like(self, dtype.value_or(self.dtype()), memory_format.value_or(MemoryFormat::preserve));
 }
 Tensor of_size(const Dims& size, std::optional<DType> dtype) { return empty(size, dtype.value_or(DType::float32)); }
-Tensor full(const Dims& size, const Scalar& fill_value, std::optional<DType> dtype) { return empty(size, dtype.value_or(fill_value.dtype())); }
-Tensor full_like(T self, const Scalar&, std::optional<DType> dtype, std::optional<MemoryFormat> format) { return like(self, dtype, format); }
+Tensor full(const Dims& size, const Scalar& fill_value, std::optional<DType> dtype) {
+  return empty(size, dtype.value_or(fill_value.dtype()));
+}
+Tensor full_like(T self, const Scalar&, std::optional<DType> dtype, std::optional<MemoryFormat> format) {
+  return like(self, dtype, format);
+}
 Tensor new_of_size(T self, const Dims& size, std::optional<DType> dtype) { return empty(size, dtype.value_or(self.dtype())); }
 Tensor new_full(T self, const Dims& size, const Scalar&, std::optional<DType> dtype) { return empty(size, dtype.value_or(self.dtype())); }
 
@@ -24,36 +28,51 @@ Tensor arange_of(const Scalar& start, const Scalar& end, const Scalar& step, std
 Tensor arange(const Scalar& end, std::optional<DType> dtype) { return arange_of(0, end, 1, dtype); }
 Tensor arange_start(const Scalar& start, const Scalar& end, std::optional<DType> dtype) { return arange_of(start, end, 1, dtype); }
 
-const Op arange_op{{"aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, arange};
-const Op arange_start_op{
-    {"aten::arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, arange_start};
-const Op arange_step_op{{"aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+const Op arange_op{
+    {"aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"},
+    arange};
+const Op arange_start_op{{"aten::arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? "
+                          "device=None, bool? pin_memory=None) -> Tensor"},
+                         arange_start};
+const Op arange_step_op{{"aten::arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, "
+                         "Device? device=None, bool? "
                          "pin_memory=None) -> Tensor"},
                         arange_of};
-#define MEMEST_OF_SIZE(NAME) \
-  {"aten::" #NAME "(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, of_size
+#define MEMEST_OF_SIZE(NAME)                                                                                                 \
+  {"aten::" #NAME                                                                                                            \
+   "(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, \
+      of_size
 const Op zeros_op{MEMEST_OF_SIZE(zeros)};
 const Op ones_op{MEMEST_OF_SIZE(ones)};
 const Op empty_op{MEMEST_OF_SIZE(empty)};
 const Op rand_op{MEMEST_OF_SIZE(rand)};
 const Op randn_op{MEMEST_OF_SIZE(randn)};
 #undef MEMEST_OF_SIZE
-#define MEMEST_NEW(NAME) \
-  {"aten::" #NAME "(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, new_of_size
+#define MEMEST_NEW(NAME)                                                                                                                  \
+  {"aten::" #NAME                                                                                                                         \
+   "(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, \
+      new_of_size
 const Op new_zeros_op{MEMEST_NEW(new_zeros)};
 const Op new_ones_op{MEMEST_NEW(new_ones)};
 const Op new_empty_op{MEMEST_NEW(new_empty)};
 #undef MEMEST_NEW
-#define MEMEST_LIKE(NAME)                                                                                                                          \
-  {"aten::" #NAME "(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"}, like
+#define MEMEST_LIKE(NAME)                                                                                                     \
+  {"aten::" #NAME                                                                                                             \
+   "(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? " \
+   "memory_format=None) -> Tensor"},                                                                                          \
+      like
 const Op empty_like_op{MEMEST_LIKE(empty_like)};
 const Op rand_like_op{MEMEST_LIKE(rand_like)};
 const Op randn_like_op{MEMEST_LIKE(randn_like)};
-const Op full_op{{"aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, full};
-const Op full_like_op{{"aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, "
+const Op full_op{{"aten::full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+                  "pin_memory=None) -> Tensor"},
+                 full};
+const Op full_like_op{{"aten::full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? "
+                       "device=None, bool? pin_memory=None, "
                        "MemoryFormat? memory_format=None) -> Tensor"},
                       full_like};
-const Op new_full_op{{"aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+const Op new_full_op{{"aten::new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, "
+                      "Device? device=None, bool? "
                       "pin_memory=None) -> Tensor"},
                      new_full};
 

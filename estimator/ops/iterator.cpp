@@ -157,8 +157,10 @@ std::vector<bool> reduction_mask(const std::optional<Dims>& dims, int count) {
 Dims reduced_sizes(const Dims& sizes, const std::vector<bool>& mask, bool keepdim) {
   Dims out;
   for (int i = 0; i < sizes.size(); ++i) {
-    if (!mask[std::size_t(i)]) out.push_back(sizes[i]);
-    else if (keepdim) out.push_back(1);
+    if (!mask[std::size_t(i)])
+      out.push_back(sizes[i]);
+    else if (keepdim)
+      out.push_back(1);
   }
   return out;
 }
@@ -222,9 +224,12 @@ void launch_reduce(const Launch& it, const ReduceKernel& kernel) {
   int reduced = 0;
   std::int64_t outputs = 1;
   for (int i = 0; i < ndim; ++i) {
-    if (it.out[std::size_t(i)] == 0 && it.shape[std::size_t(i)] != 1) ++reduced;
-    else if (it.out[std::size_t(i)] == 0) ++reduced;
-    else outputs *= it.shape[std::size_t(i)];
+    if (it.out[std::size_t(i)] == 0 && it.shape[std::size_t(i)] != 1)
+      ++reduced;
+    else if (it.out[std::size_t(i)] == 0)
+      ++reduced;
+    else
+      outputs *= it.shape[std::size_t(i)];
   }
   const std::int64_t inputs = it.numel() / outputs;
   // setReduceConfig
@@ -271,7 +276,8 @@ void launch_reduce(const Launch& it, const ReduceKernel& kernel) {
   const int target_grid = device.multiprocessors * (device.threads_per_multiprocessor / threads);
   const std::int64_t grid = ceil_div(outputs / output_vec, step_output);
   if (!split_across_warps || values_per_thread() < 256 || grid > target_grid) return;
-  const std::int64_t blocks1 = ceil_div(target_grid, grid), blocks2 = ceil_div(values_per_thread(), 16), blocks3 = ceil_div(values_per_thread(), 256);
+  const std::int64_t blocks1 = ceil_div(target_grid, grid), blocks2 = ceil_div(values_per_thread(), 16),
+                     blocks3 = ceil_div(values_per_thread(), 256);
   const std::int64_t blocks = std::clamp(blocks1, blocks3, blocks2);
   if (blocks <= 1) return;
   Bytes staging = Bytes(kernel.accumulator_size) * outputs * blocks;

@@ -27,7 +27,9 @@ DType result_type(std::initializer_list<Tensor> inputs);
 
 /// The output of an elementwise kernel: broadcast, with the strides that TensorIterator chooses. On the host where all inputs are.
 Tensor elementwise(std::span<const Tensor> inputs, DType dtype);
-inline Tensor elementwise(std::initializer_list<Tensor> inputs, DType dtype) { return elementwise(std::span(inputs.begin(), inputs.size()), dtype); }
+inline Tensor elementwise(std::initializer_list<Tensor> inputs, DType dtype) {
+  return elementwise(std::span(inputs.begin(), inputs.size()), dtype);
+}
 
 /// Dimensions of a reduction as a mask: none given means all.
 std::vector<bool> reduction_mask(const std::optional<Dims>& dims, int count);
@@ -35,9 +37,9 @@ std::vector<bool> reduction_mask(const std::optional<Dims>& dims, int count);
 Dims reduced_sizes(const Dims& sizes, const std::vector<bool>& mask, bool keepdim);
 
 struct ReduceKernel {
-  int accumulator_size;      ///< sizeof(arg_t)
-  int input_size;            ///< sizeof(scalar_t)
-  int input_vec_size = 4;    ///< elements that one load takes along the input
+  int accumulator_size;               ///< sizeof(arg_t)
+  int input_size;                     ///< sizeof(scalar_t)
+  int input_vec_size = 4;             ///< elements that one load takes along the input
   bool accumulates_in_output = true;  ///< partial results of pieces beyond 32-bit indexing go to the output
   int output_size = 4;
 };

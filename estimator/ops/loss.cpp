@@ -26,31 +26,39 @@ Tensor soft(const char* name, const char* kernel, T self, std::int64_t dim, std:
   fn.outputs({y}, {y});
   return y;
 }
-Tensor softmax(T self, std::int64_t dim, std::optional<DType> dtype) { return soft("SoftmaxBackward0", "aten::_softmax_backward_data", self, dim, dtype); }
-Tensor log_softmax(T self, std::int64_t dim, std::optional<DType> dtype) { return soft("LogSoftmaxBackward0", "aten::_log_softmax_backward_data", self, dim, dtype); }
+Tensor softmax(T self, std::int64_t dim, std::optional<DType> dtype) {
+  return soft("SoftmaxBackward0", "aten::_softmax_backward_data", self, dim, dtype);
+}
+Tensor log_softmax(T self, std::int64_t dim, std::optional<DType> dtype) {
+  return soft("LogSoftmaxBackward0", "aten::_log_softmax_backward_data", self, dim, dtype);
+}
 
 /// nll_loss and nll_loss2d; `self` holds log-probabilities [N, C] or [N, C, d...].
 Tensor nll_loss(T self, T target, T weight, std::int64_t reduction, std::int64_t) {
   const bool spatial = self.dim() > 2;
   Dims wanted = self.sizes();
-  if (wanted.size() > 1) wanted.erase(1);
-  else wanted = {};
+  if (wanted.size() > 1)
+    wanted.erase(1);
+  else
+    wanted = {};
   if (!(target.sizes() == wanted))
-    throw Error("nll_loss: a target of shape " + to_string(wanted) + " is expected for an input of shape " + to_string(self.sizes()) + ", found " + to_string(target.sizes()));
-  auto fn = node(spatial ? "NllLoss2DBackward0" : "NllLossBackward0", {self}, {self, target, weight}, [](Backward& w, T x, T, T, T) {
-    w.out[0] = empty(x.sizes(), x.dtype());
-  });
+    throw Error("nll_loss: a target of shape " + to_string(wanted) + " is expected for an input of shape " + to_string(self.sizes()) +
+                ", found " + to_string(target.sizes()));
+  auto fn = node(spatial ? "NllLoss2DBackward0" : "NllLossBackward0", {self}, {self, target, weight},
+                 [](Backward& w, T x, T, T, T) { w.out[0] = empty(x.sizes(), x.dtype()); });
   Tensor y = reduction == 0 ? empty(target.sizes(), self.dtype()) : empty({}, self.dtype());
   Tensor total_weight = empty({}, self.dtype());
   fn.outputs({y}, {total_weight});
   return y;
 }
-const Op nll_loss_op{{"aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100) -> Tensor", Autocast::fp32,
-                      "self, target, weight, total_weight", "derivatives.yaml nll_loss_forward, nll_loss2d_forward"},
-                     nll_loss};
+const Op nll_loss_op{
+    {"aten::nll_loss_nd(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100) -> Tensor",
+     Autocast::fp32, "self, target, weight, total_weight", "derivatives.yaml nll_loss_forward, nll_loss2d_forward"},
+    nll_loss};
 
 Tensor cross_entropy_loss(T self, T target, T weight, std::int64_t reduction, std::int64_t ignore_index, double label_smoothing) {
-  if (self.sizes() == target.sizes() && is_floating(target.dtype())) throw Error("cross_entropy with class probabilities is not modelled yet");
+  if (self.sizes() == target.sizes() && is_floating(target.dtype()))
+    throw Error("cross_entropy with class probabilities is not modelled yet");
   if (label_smoothing != 0) throw Error("cross_entropy with label smoothing is not modelled yet");
   const int classes = self.dim() == 1 ? 0 : 1;
   // LossNLL.cpp passes the input's own type, so autocast leaves log_softmax in it
@@ -79,17 +87,20 @@ Tensor mse_loss(T self, T target, std::int64_t reduction) {
 
 namespace ops {
 const Op<Tensor(T, std::int64_t, std::optional<DType>)> softmax{
-    {"aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "result", "derivatives.yaml _softmax; native/cuda/SoftMax.cu"},
+    {"aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "result",
+     "derivatives.yaml _softmax; native/cuda/SoftMax.cu"},
     memest::softmax};
-const Op<Tensor(T, std::int64_t, std::optional<DType>)> log_softmax{{"aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype,
-                                                                     "result", "derivatives.yaml _log_softmax; native/cuda/SoftMax.cu"},
-                                                                    memest::log_softmax};
+const Op<Tensor(T, std::int64_t, std::optional<DType>)> log_softmax{
+    {"aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "result",
+     "derivatives.yaml _log_softmax; native/cuda/SoftMax.cu"},
+    memest::log_softmax};
 const Op<Tensor(T, T, T, std::int64_t, std::int64_t, double)> cross_entropy_loss{
-    {"aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100, float label_smoothing=0.0) -> Tensor",
+    {"aten::cross_entropy_loss(Tensor self, Tensor target, Tensor? weight=None, int reduction=Mean, SymInt ignore_index=-100, float "
+     "label_smoothing=0.0) -> Tensor",
      Autocast::none, "", "native/LossNLL.cpp cross_entropy_loss"},
     memest::cross_entropy_loss};
-const Op<Tensor(T, T, std::int64_t)> mse_loss{
-    {"aten::mse_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor", Autocast::fp32, "self, target", "derivatives.yaml mse_loss; native/Loss.cpp"},
-    memest::mse_loss};
+const Op<Tensor(T, T, std::int64_t)> mse_loss{{"aten::mse_loss(Tensor self, Tensor target, int reduction=Mean) -> Tensor", Autocast::fp32,
+                                               "self, target", "derivatives.yaml mse_loss; native/Loss.cpp"},
+                                              memest::mse_loss};
 }  // namespace ops
 }  // namespace memest

@@ -11,10 +11,13 @@ namespace memest {
 namespace {
 
 void check_matrices(const char* name, T a, T b) {
-  if (a.dim() != 2 || b.dim() != 2) throw Error(std::string(name) + ": both must be matrices, found " + describe(a) + " and " + describe(b));
-  if (a.sizes()[1] != b.sizes()[0]) throw Error("mat1 and mat2 shapes cannot be multiplied (" + to_string(a.sizes()) + " and " + to_string(b.sizes()) + ")");
+  if (a.dim() != 2 || b.dim() != 2)
+    throw Error(std::string(name) + ": both must be matrices, found " + describe(a) + " and " + describe(b));
+  if (a.sizes()[1] != b.sizes()[0])
+    throw Error("mat1 and mat2 shapes cannot be multiplied (" + to_string(a.sizes()) + " and " + to_string(b.sizes()) + ")");
   if (a.dtype() != b.dtype())
-    throw Error("mat1 and mat2 must have the same dtype, but got " + std::string(name_of(a.dtype())) + " and " + std::string(name_of(b.dtype())));
+    throw Error("mat1 and mat2 must have the same dtype, but got " + std::string(name_of(a.dtype())) + " and " +
+                std::string(name_of(b.dtype())));
 }
 
 /// prepare_matrix_for_cublas: a clone for the call where neither stride suits.
@@ -38,10 +41,11 @@ Tensor mat2_grad(T grad, T mat1, bool columns) {
 
 Tensor mm(T self, T mat2) {
   check_matrices("mm", self, mat2);
-  auto fn = node("MmBackward0", {self, mat2}, {save_if(self, mat2), save_if(mat2, self)}, [ca = column_major(self), cb = column_major(mat2)](Backward& w, T a, T b) {
-    if (w.needs(1)) w.out[1] = mat2_grad(w.grad[0], a, cb);
-    if (w.needs(0)) w.out[0] = mat1_grad(w.grad[0], b, ca);
-  });
+  auto fn = node("MmBackward0", {self, mat2}, {save_if(self, mat2), save_if(mat2, self)},
+                 [ca = column_major(self), cb = column_major(mat2)](Backward& w, T a, T b) {
+                   if (w.needs(1)) w.out[1] = mat2_grad(w.grad[0], a, cb);
+                   if (w.needs(0)) w.out[0] = mat1_grad(w.grad[0], b, ca);
+                 });
   Tensor y = empty({self.sizes()[0], mat2.sizes()[1]}, self.dtype());
   if (y.numel() > 0) {
     Tensor a = prepared(self), b = prepared(mat2);
@@ -54,7 +58,8 @@ Tensor mm(T self, T mat2) {
 Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar& alpha) {
   check_matrices("addmm", mat1, mat2);
   const Dims sizes{mat1.sizes()[0], mat2.sizes()[1]};
-  if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("addmm: the bias " + describe(self) + " does not broadcast to " + to_string(sizes));
+  if (!(broadcast(self.sizes(), sizes) == sizes))
+    throw Error("addmm: the bias " + describe(self) + " does not broadcast to " + to_string(sizes));
   auto fn = node("AddmmBackward0", {self, mat1, mat2}, {save_if(mat1, mat2), save_if(mat2, mat1)},
                  [ca = column_major(mat1), cb = column_major(mat2)](Backward& w, T a, T b) {
                    if (w.needs(1)) w.out[1] = mat1_grad(w.grad[0], b, ca);
@@ -118,7 +123,8 @@ bool should_fold(T a, T b) {
 }
 
 Tensor mv(T self, T vec) {  // derivatives.yaml mv
-  if (self.dim() != 2 || vec.dim() != 1 || self.sizes()[1] != vec.sizes()[0]) throw Error("mv: shapes cannot be multiplied (" + describe(self) + " and " + describe(vec) + ")");
+  if (self.dim() != 2 || vec.dim() != 1 || self.sizes()[1] != vec.sizes()[0])
+    throw Error("mv: shapes cannot be multiplied (" + describe(self) + " and " + describe(vec) + ")");
   auto fn = node("MvBackward0", {self, vec}, {save_if(self, vec), save_if(vec, self)}, [](Backward& w, T a, T v) {
     if (w.needs(0)) w.out[0] = ops::mul(ops::unsqueeze(w.grad[0], 1), ops::unsqueeze(v, 0));
     if (w.needs(1)) w.out[1] = ops::squeeze_dim(ops::mm(ops::t(a), ops::unsqueeze(w.grad[0], 1)), 1);
@@ -131,7 +137,8 @@ Tensor mv(T self, T vec) {  // derivatives.yaml mv
 const Op mv_op{{"aten::mv(Tensor self, Tensor vec) -> Tensor", Autocast::lower, "self, vec", "derivatives.yaml mv; native/Blas.cpp"}, mv};
 
 Tensor dot(T self, T tensor) {
-  if (self.dim() != 1 || tensor.dim() != 1 || !(self.sizes() == tensor.sizes())) throw Error("dot: 1D tensors of one size expected, found " + describe(self) + " and " + describe(tensor));
+  if (self.dim() != 1 || tensor.dim() != 1 || !(self.sizes() == tensor.sizes()))
+    throw Error("dot: 1D tensors of one size expected, found " + describe(self) + " and " + describe(tensor));
   auto fn = node("DotBackward0", {self, tensor}, {save_if(self, tensor), save_if(tensor, self)}, [](Backward& w, T a, T b) {
     if (w.needs(0)) w.out[0] = ops::mul(w.grad[0], b);
     if (w.needs(1)) w.out[1] = ops::mul(w.grad[0], a);
@@ -141,12 +148,16 @@ Tensor dot(T self, T tensor) {
   fn.outputs({y});
   return y;
 }
-const Op dot_op{{"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"}, dot};
+const Op dot_op{
+    {"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"},
+    dot};
 
 // aten/src/ATen/native/LinearAlgebra.cpp _matmul_impl
 Tensor matmul(T a, T b) {
   const int da = a.dim(), db = b.dim();
-  if (da == 0 || db == 0) throw Error("both arguments to matmul need to be at least 1D, but they are " + std::to_string(da) + "D and " + std::to_string(db) + "D");
+  if (da == 0 || db == 0)
+    throw Error("both arguments to matmul need to be at least 1D, but they are " + std::to_string(da) + "D and " + std::to_string(db) +
+                "D");
   if (da == 1 && db == 1) return dot_op(a, b);
   if (da == 2 && db == 1) return mv_op(a, b);
   if (da == 1 && db == 2) return ops::squeeze_dim(ops::mm(ops::unsqueeze(a, 0), b), 0);
@@ -170,13 +181,16 @@ Tensor matmul(T a, T b) {
     if (batch_a[0] == 1 && a.requires_grad()) return matmul(ops::squeeze_dim(a, 0), b);
     if (batch_b[0] == 1 && b.requires_grad()) return matmul(a, ops::squeeze_dim(b, 0));
   }
-  const std::int64_t n = da > 1 ? a.sizes()[-2] : 1, m1 = a.sizes().back(), m2 = db > 1 ? b.sizes()[-2] : b.sizes()[0], p = db > 1 ? b.sizes().back() : 1;
+  const std::int64_t n = da > 1 ? a.sizes()[-2] : 1, m1 = a.sizes().back(), m2 = db > 1 ? b.sizes()[-2] : b.sizes()[0],
+                     p = db > 1 ? b.sizes().back() : 1;
   Dims sizes = broadcast(batch_a, batch_b);
   const std::int64_t batch = sizes.numel();
   const Tensor a3 = ops::reshape(ops::expand(a, sizes + Dims{n, m1}, false), {batch, n, m1});
   Tensor b3;
-  if (db == 1) b3 = ops::unsqueeze(ops::reshape(ops::expand(b, sizes + Dims{m2}, false), {batch, m2}), 2);
-  else b3 = ops::reshape(ops::expand(b, sizes + Dims{m2, p}, false), {batch, m2, p});
+  if (db == 1)
+    b3 = ops::unsqueeze(ops::reshape(ops::expand(b, sizes + Dims{m2}, false), {batch, m2}), 2);
+  else
+    b3 = ops::reshape(ops::expand(b, sizes + Dims{m2, p}, false), {batch, m2, p});
   if (da > 1) sizes.push_back(n);
   if (db > 1) sizes.push_back(p);
   Tensor product = ops::bmm(a3, b3);
@@ -188,8 +202,8 @@ Tensor matmul(T a, T b) {
 Tensor linear(T input, T weight, T bias) {
   if (weight.dim() != 2 && weight.dim() != 1) throw Error("linear: the weight must be 1-D or 2-D, found " + describe(weight));
   if (input.dim() == 0 || input.sizes().back() != weight.sizes().back())
-    throw Error("linear: an input of shape " + to_string(input.sizes()) + " does not meet a weight of shape " + to_string(weight.sizes()) + " (in_features " +
-                std::to_string(weight.sizes().back()) + ")");
+    throw Error("linear: an input of shape " + to_string(input.sizes()) + " does not meet a weight of shape " + to_string(weight.sizes()) +
+                " (in_features " + std::to_string(weight.sizes().back()) + ")");
   if (bias && input.dim() == 2) return ops::addmm(bias, input, ops::t(weight), 1, 1);
   if (bias && input.dim() > 2 && is_contiguous(input)) {
     Dims sizes = input.sizes();
@@ -206,12 +220,20 @@ Tensor linear(T input, T weight, T bias) {
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T, T)> mm{{"aten::mm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml mm; native/cuda/Blas.cpp"}, memest::mm};
+const Op<Tensor(T, T)> mm{
+    {"aten::mm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml mm; native/cuda/Blas.cpp"},
+    memest::mm};
 const Op<Tensor(T, T, T, const Scalar&, const Scalar&)> addmm{
-    {"aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "mat1, mat2", "derivatives.yaml addmm; native/cuda/Blas.cpp"},
+    {"aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "mat1, mat2",
+     "derivatives.yaml addmm; native/cuda/Blas.cpp"},
     memest::addmm};
-const Op<Tensor(T, T)> bmm{{"aten::bmm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml bmm; native/cuda/Blas.cpp"}, memest::bmm};
-const Op<Tensor(T, T)> matmul{{"aten::matmul(Tensor self, Tensor other) -> Tensor", Autocast::lower, "", "native/LinearAlgebra.cpp _matmul_impl"}, memest::matmul};
-const Op<Tensor(T, T, T)> linear{{"aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", Autocast::lower, "", "native/Linear.cpp linear"}, memest::linear};
+const Op<Tensor(T, T)> bmm{
+    {"aten::bmm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml bmm; native/cuda/Blas.cpp"},
+    memest::bmm};
+const Op<Tensor(T, T)> matmul{
+    {"aten::matmul(Tensor self, Tensor other) -> Tensor", Autocast::lower, "", "native/LinearAlgebra.cpp _matmul_impl"}, memest::matmul};
+const Op<Tensor(T, T, T)> linear{
+    {"aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", Autocast::lower, "", "native/Linear.cpp linear"},
+    memest::linear};
 }  // namespace ops
 }  // namespace memest

@@ -73,14 +73,16 @@ Value call_op(const std::string& name, const Values& positional, const KeywordAr
     if (auto bound = bind_arguments(op->schema(), positional, keywords, problem)) return op->call(*bound);
     if (first.empty()) first = problem;
   }
-  throw Error(first, overloads.size() > 1 ? fmt::format("none of the {} overloads of {} fits", overloads.size(), name) : std::string(overloads[0]->info.schema));
+  throw Error(first, overloads.size() > 1 ? fmt::format("none of the {} overloads of {} fits", overloads.size(), name)
+                                          : std::string(overloads[0]->info.schema));
 }
 
 Tensor cached_cast(T x, DType to) {
   if (!x || !is_floating(x.dtype()) || x.dtype() == to || x.dtype() == DType::float64 || x.on_host()) return x;
   Runtime& rt = runtime();
   AutocastState& mode = rt.autocast;
-  const bool cacheable = to == mode.dtype && x.dtype() == DType::float32 && x->requires_grad && !x->grad_fn && !x->base && mode.cache_enabled;
+  const bool cacheable =
+      to == mode.dtype && x.dtype() == DType::float32 && x->requires_grad && !x->grad_fn && !x->base && mode.cache_enabled;
   if (!cacheable) return ops::to_copy(x, to);
   auto& cached = mode.cache[x.get()];
   if (!cached) {

@@ -39,7 +39,7 @@ class OpRecord {
   OpRecord(const OpRecord&) = delete;
   const OpInfo info;
   const char* name() const { return name_.c_str(); }  ///< "aten::mm"
-  const Schema& schema() const;                        ///< parsed at first use
+  const Schema& schema() const;                       ///< parsed at first use
   /// Calls it with values in the schema's order (ignored arguments left out).
   virtual Value call(Values& arguments) const = 0;
   /// Kinds of the C++ parameters, for the test that holds them against the schema.
@@ -119,7 +119,8 @@ class Op<R(P...)> final : public OpRecord {
       std::tuple<std::decay_t<P>...> unboxed{Unbox<std::decay_t<P>>::from(arguments[I])...};
       arguments.clear();
       return std::apply([&](auto&... a) { return to_value((*this)(std::move(a)...)); }, unboxed);
-    }(std::index_sequence_for<P...>{});
+    }
+    (std::index_sequence_for<P...>{});
   }
   std::vector<std::pair<Kind, bool>> parameter_kinds() const override {
     return {{Unbox<std::decay_t<P>>::kind, Unbox<std::decay_t<P>>::optional}...};
@@ -128,7 +129,8 @@ class Op<R(P...)> final : public OpRecord {
  private:
   R call_autocast(Runtime& rt, std::decay_t<P>&... a) const {
     DType to = info.autocast == Autocast::lower ? rt.autocast.dtype : DType::float32;
-    if (info.autocast == Autocast::banned) throw Error(std::string(name()) + " is unsafe under autocast", "use the variant that takes logits");
+    if (info.autocast == Autocast::banned)
+      throw Error(std::string(name()) + " is unsafe under autocast", "use the variant that takes logits");
     auto in = std::tie(a...);
     if (info.autocast == Autocast::fp32_set_dtype) {
       Scoped<bool> off(rt.autocast.enabled, false);
@@ -143,7 +145,8 @@ class Op<R(P...)> final : public OpRecord {
     constexpr auto count = sizeof...(P);
     [&]<std::size_t... I>(std::index_sequence<I...>) {  // right to left, as GCC evaluates the arguments of PyTorch's call
       ((std::get<count - 1 - I>(cast) = detail::autocast_argument(std::get<count - 1 - I>(in), to)), ...);
-    }(std::index_sequence_for<P...>{});
+    }
+    (std::index_sequence_for<P...>{});
     Scoped<bool> off(rt.autocast.enabled, false);
     return std::apply([&](auto&... v) { return implementation_(v...); }, cast);
   }

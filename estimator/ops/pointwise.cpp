@@ -21,9 +21,9 @@ Tensor iterate(T a, T b) { return elementwise({a, b}, result_type({a, b})); }
 /// Writes into self: other must broadcast to it and promote to something that self can hold.
 void check_in_place(T self, T other) {
   if (!(broadcast(self.sizes(), other.sizes()) == self.sizes()))
-    throw Error("output with shape " + to_string(self.sizes()) + " doesn't match the broadcast shape " + to_string(broadcast(self.sizes(), other.sizes())));
+    throw Error("output with shape " + to_string(self.sizes()) + " doesn't match the broadcast shape " +
+                to_string(broadcast(self.sizes(), other.sizes())));
 }
-
 
 Tensor add(T self, T other, const Scalar& alpha) {
   const bool scaled = alpha.to_double() != 1;
@@ -69,7 +69,8 @@ void mul_backward(Backward& w, T self, T other) {  // "other" before "self": for
   if (w.needs(0)) w.out[0] = ops::mul(w.grad[0], other);
 }
 Tensor mul(T self, T other) {
-  auto fn = node("MulBackward0", {self, other}, {save_if(self, other), save_if(other, self)}, [](Backward& w, T a, T b) { mul_backward(w, a, b); });
+  auto fn = node("MulBackward0", {self, other}, {save_if(self, other), save_if(other, self)},
+                 [](Backward& w, T a, T b) { mul_backward(w, a, b); });
   Tensor y = iterate(self, other);
   fn.outputs({y});
   return y;
@@ -195,8 +196,12 @@ Tensor gelu(T self, const std::string&) {
   return y;
 }
 
-Tensor hardtanh(T self, const Scalar&, const Scalar&) { return of_one<"HardtanhBackward0", Keeps::input, fused_backward<"aten::hardtanh_backward">>(self); }
-Tensor hardtanh_(T self, const Scalar&, const Scalar&) { return of_one_<"HardtanhBackward0", Keeps::input, fused_backward<"aten::hardtanh_backward">>(self); }
+Tensor hardtanh(T self, const Scalar&, const Scalar&) {
+  return of_one<"HardtanhBackward0", Keeps::input, fused_backward<"aten::hardtanh_backward">>(self);
+}
+Tensor hardtanh_(T self, const Scalar&, const Scalar&) {
+  return of_one_<"HardtanhBackward0", Keeps::input, fused_backward<"aten::hardtanh_backward">>(self);
+}
 
 constexpr const char* kBinary = "derivatives.yaml; aten/src/ATen/native/BinaryOps.cpp";
 constexpr const char* kUnary = "derivatives.yaml; aten/src/ATen/native/UnaryOps.cpp";
@@ -205,20 +210,32 @@ constexpr const char* kActivation = "derivatives.yaml; aten/src/ATen/native/Acti
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T, T, const Scalar&)> add{{"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinary}, memest::add};
-const Op<Tensor(T, T, const Scalar&)> sub{{"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinary}, memest::sub};
+const Op<Tensor(T, T, const Scalar&)> add{
+    {"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinary}, memest::add};
+const Op<Tensor(T, T, const Scalar&)> sub{
+    {"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinary}, memest::sub};
 const Op<Tensor(T, T)> mul{{"aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinary}, memest::mul};
 const Op<Tensor(T, T)> div{{"aten::div.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinary}, memest::div};
-const Op<Tensor(T, T, const Scalar&)> add_{{"aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinary}, memest::add_};
-const Op<Tensor(T, T, const Scalar&)> sub_{{"aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinary}, memest::sub_};
-const Op<Tensor(T, T)> mul_{{"aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinary}, memest::mul_};
-const Op<Tensor(T, T)> div_{{"aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinary}, memest::div_};
-const Op<Tensor(T)> neg{{"aten::neg(Tensor self) -> Tensor", Autocast::none, "", kUnary}, of_one<"NegBackward0", Keeps::nothing, neg_backward>};
-const Op<Tensor(T, const Scalar&)> pow_scalar{{"aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::fp32, "self", kUnary}, memest::pow_scalar};
-const Op<Tensor(T)> exp{{"aten::exp(Tensor self) -> Tensor", Autocast::fp32, "result", kUnary}, of_one<"ExpBackward0", Keeps::result, exp_backward, float_result>};
-const Op<Tensor(T)> log{{"aten::log(Tensor self) -> Tensor", Autocast::fp32, "self", kUnary}, of_one<"LogBackward0", Keeps::input, log_backward, float_result>};
-const Op<Tensor(T)> sqrt{{"aten::sqrt(Tensor self) -> Tensor", Autocast::none, "result", kUnary}, of_one<"SqrtBackward0", Keeps::result, sqrt_backward, float_result>};
-const Op<Tensor(T)> rsqrt{{"aten::rsqrt(Tensor self) -> Tensor", Autocast::fp32, "result", kUnary}, of_one<"RsqrtBackward0", Keeps::result, rsqrt_backward, float_result>};
+const Op<Tensor(T, T, const Scalar&)> add_{
+    {"aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinary}, memest::add_};
+const Op<Tensor(T, T, const Scalar&)> sub_{
+    {"aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinary}, memest::sub_};
+const Op<Tensor(T, T)> mul_{{"aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinary},
+                            memest::mul_};
+const Op<Tensor(T, T)> div_{{"aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinary},
+                            memest::div_};
+const Op<Tensor(T)> neg{{"aten::neg(Tensor self) -> Tensor", Autocast::none, "", kUnary},
+                        of_one<"NegBackward0", Keeps::nothing, neg_backward>};
+const Op<Tensor(T, const Scalar&)> pow_scalar{
+    {"aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::fp32, "self", kUnary}, memest::pow_scalar};
+const Op<Tensor(T)> exp{{"aten::exp(Tensor self) -> Tensor", Autocast::fp32, "result", kUnary},
+                        of_one<"ExpBackward0", Keeps::result, exp_backward, float_result>};
+const Op<Tensor(T)> log{{"aten::log(Tensor self) -> Tensor", Autocast::fp32, "self", kUnary},
+                        of_one<"LogBackward0", Keeps::input, log_backward, float_result>};
+const Op<Tensor(T)> sqrt{{"aten::sqrt(Tensor self) -> Tensor", Autocast::none, "result", kUnary},
+                         of_one<"SqrtBackward0", Keeps::result, sqrt_backward, float_result>};
+const Op<Tensor(T)> rsqrt{{"aten::rsqrt(Tensor self) -> Tensor", Autocast::fp32, "result", kUnary},
+                          of_one<"RsqrtBackward0", Keeps::result, rsqrt_backward, float_result>};
 const Op<Tensor(T)> tanh{{"aten::tanh(Tensor self) -> Tensor", Autocast::none, "result", kUnary},
                          of_one<"TanhBackward0", Keeps::result, fused_backward<"aten::tanh_backward">, float_result>};
 const Op<Tensor(T)> sigmoid{{"aten::sigmoid(Tensor self) -> Tensor", Autocast::none, "result", kUnary},
@@ -231,11 +248,13 @@ const Op<Tensor(T)> silu{{"aten::silu(Tensor self) -> Tensor", Autocast::none, "
                          of_one<"SiluBackward0", Keeps::input, fused_backward<"aten::silu_backward">>};
 const Op<Tensor(T)> silu_{{"aten::silu_(Tensor(a!) self) -> Tensor(a!)", Autocast::none, "self", kActivation},
                           of_one_<"SiluBackward0", Keeps::input, fused_backward<"aten::silu_backward">>};
-const Op<Tensor(T, const std::string&)> gelu{{"aten::gelu(Tensor self, *, str approximate='none') -> Tensor", Autocast::none, "self", kActivation}, memest::gelu};
+const Op<Tensor(T, const std::string&)> gelu{
+    {"aten::gelu(Tensor self, *, str approximate='none') -> Tensor", Autocast::none, "self", kActivation}, memest::gelu};
 const Op<Tensor(T, const Scalar&, const Scalar&)> hardtanh{
     {"aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor", Autocast::none, "self", kActivation}, memest::hardtanh};
 const Op<Tensor(T, const Scalar&, const Scalar&)> hardtanh_{
-    {"aten::hardtanh_(Tensor(a!) self, Scalar min_val=-1, Scalar max_val=1) -> Tensor(a!)", Autocast::none, "self", kActivation}, memest::hardtanh_};
+    {"aten::hardtanh_(Tensor(a!) self, Scalar min_val=-1, Scalar max_val=1) -> Tensor(a!)", Autocast::none, "self", kActivation},
+    memest::hardtanh_};
 
 Tensor mul_scalar(T x, const Scalar& number) { return mul(x, wrapped_number(number.dtype())); }
 Tensor add_scalar(T x, const Scalar& number) { return add(x, wrapped_number(number.dtype()), 1); }

@@ -15,7 +15,8 @@ using I = std::int64_t;
 I pooled(I n, I kernel, I stride, I padding, I dilation, bool ceil_mode) {
   if (kernel <= 0 || stride <= 0 || dilation <= 0) throw Error("pooling: kernel size, stride and dilation must be positive");
   if (padding < 0 || padding > (checked_mul(kernel - 1, dilation) + 1) / 2)
-    throw Error(fmt::format("pooling: pad should be at most half of effective kernel size, but got pad={}, kernel_size={}", padding, kernel));
+    throw Error(
+        fmt::format("pooling: pad should be at most half of effective kernel size, but got pad={}, kernel_size={}", padding, kernel));
   const I room = checked_add(n, 2 * padding) - checked_mul(dilation, kernel - 1) - 1 + (ceil_mode ? stride - 1 : 0);
   I out = (room < 0 ? -((-room + stride - 1) / stride) : room / stride) + 1;
   if (ceil_mode && (out - 1) * stride >= n + padding) --out;
@@ -66,11 +67,13 @@ Tensor adaptive_avg_pool2d(T self, const Dims& output_size) {
 
 namespace ops {
 const Op<Tensor(T, const Dims&, const Dims&, const Dims&, const Dims&, bool)> max_pool2d{
-    {"aten::max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor", Autocast::none,
-     "self, indices", "derivatives.yaml max_pool2d_with_indices; native/cuda/DilatedMaxPool2d.cu"},
+    {"aten::max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> "
+     "Tensor",
+     Autocast::none, "self, indices", "derivatives.yaml max_pool2d_with_indices; native/cuda/DilatedMaxPool2d.cu"},
     memest::max_pool2d};
-const Op<Tensor(T, const Dims&)> adaptive_avg_pool2d{{"aten::adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor", Autocast::none, "self",
-                                                      "native/AdaptiveAveragePooling.cpp; native/cuda/AdaptiveAveragePooling.cu"},
-                                                     memest::adaptive_avg_pool2d};
+const Op<Tensor(T, const Dims&)> adaptive_avg_pool2d{
+    {"aten::adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor", Autocast::none, "self",
+     "native/AdaptiveAveragePooling.cpp; native/cuda/AdaptiveAveragePooling.cu"},
+    memest::adaptive_avg_pool2d};
 }  // namespace ops
 }  // namespace memest

@@ -39,14 +39,19 @@ Tensor sum_dim(T self, const DimList& dim, bool keepdim, std::optional<DType> dt
 
 /// native/cuda/ReduceMomentKernel.cu: MeanOps accumulates in float.
 Tensor mean_over(const char* name, T self, const std::vector<bool>& mask, bool keepdim, DType dtype) {
-  if (!is_differentiable(dtype)) throw Error("mean(): could not infer output dtype: the input must be floating point or complex, found " + describe(self));
+  if (!is_differentiable(dtype))
+    throw Error("mean(): could not infer output dtype: the input must be floating point or complex, found " + describe(self));
   auto fn = node(name, {self}, {}, [mask, keepdim](Backward& w) {  // mean_backward: expand, then divide
     Tensor expanded = ops::expand(restored(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
     w.out[0] = ops::div_scalar(expanded, 2);
   });
   Tensor y = empty(reduced_sizes(self.sizes(), mask, keepdim), dtype);
   const int accumulator = item_size(op_math_type(dtype));
-  reduce_scratch(self, mask, {.accumulator_size = accumulator, .input_size = item_size(self.dtype()), .accumulates_in_output = !is_reduced_floating(dtype) || is_complex(dtype), .output_size = item_size(dtype)});
+  reduce_scratch(self, mask,
+                 {.accumulator_size = accumulator,
+                  .input_size = item_size(self.dtype()),
+                  .accumulates_in_output = !is_reduced_floating(dtype) || is_complex(dtype),
+                  .output_size = item_size(dtype)});
   fn.outputs({y});
   return y;
 }
@@ -62,7 +67,9 @@ constexpr const char* kReduce = "derivatives.yaml; aten/src/ATen/native/ReduceOp
 Tensor ones_like(T x) { return ops::ones_like(x, std::nullopt, std::nullopt); }
 Tensor cast(T gradient, DType dtype) { return ops::to(gradient, dtype); }
 Tensor add(T a, T b) { return ops::add(a, b, 1); }
-Tensor new_empty_strided_copy(T gradient, const Dims& sizes, const Dims& strides) { return empty_strided(sizes, strides, gradient.dtype()); }
+Tensor new_empty_strided_copy(T gradient, const Dims& sizes, const Dims& strides) {
+  return empty_strided(sizes, strides, gradient.dtype());
+}
 Tensor clone_contiguous(T gradient) { return ops::clone(gradient, MemoryFormat::contiguous); }
 Tensor new_zeros(T like, const Dims& sizes) { return ops::zeros(sizes, like.dtype()); }
 
@@ -75,20 +82,28 @@ Tensor new_zeros(T like, const Dims& sizes) { return ops::zeros(sizes, like.dtyp
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T, std::optional<DType>)> sum{{"aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "", kReduce}, memest::sum};
+const Op<Tensor(T, std::optional<DType>)> sum{
+    {"aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "", kReduce}, memest::sum};
 const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>)> sum_dim{
-    {"aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "", kReduce}, memest::sum_dim};
-const Op<Tensor(T, std::optional<DType>)> mean{{"aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce}, memest::mean};
+    {"aten::sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype,
+     "", kReduce},
+    memest::sum_dim};
+const Op<Tensor(T, std::optional<DType>)> mean{
+    {"aten::mean(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce}, memest::mean};
 const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>)> mean_dim{
-    {"aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce}, memest::mean_dim};
+    {"aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce},
+    memest::mean_dim};
 
 Tensor sum_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype) {
   Tensor y = empty(reduced_sizes(x.sizes(), mask, keepdim), dtype);
   // native/cuda/ReduceSumProdKernel.cu: half types load eight at a time along the input
   const bool half = is_reduced_floating(x.dtype());
   reduce_scratch(x, mask,
-                 {.accumulator_size = item_size(op_math_type(dtype)), .input_size = item_size(x.dtype()), .input_vec_size = half ? 8 : 4,
-                  .accumulates_in_output = !is_reduced_floating(dtype), .output_size = item_size(dtype)});
+                 {.accumulator_size = item_size(op_math_type(dtype)),
+                  .input_size = item_size(x.dtype()),
+                  .input_vec_size = half ? 8 : 4,
+                  .accumulates_in_output = !is_reduced_floating(dtype),
+                  .output_size = item_size(dtype)});
   return y;
 }
 

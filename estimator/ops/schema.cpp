@@ -85,18 +85,12 @@ void parse_type(std::string_view type, Argument& a) {
   struct {
     std::string_view name;
     Kind one, many;
-  } static constexpr kinds[] = {{"Tensor", Kind::tensor, Kind::tensor_list},
-                                {"int", Kind::int_, Kind::int_list},
-                                {"SymInt", Kind::int_, Kind::int_list},
-                                {"float", Kind::float_, Kind::float_list},
-                                {"bool", Kind::bool_, Kind::bool_list},
-                                {"Scalar", Kind::scalar, Kind::any},
-                                {"ScalarType", Kind::dtype, Kind::any},
-                                {"str", Kind::string, Kind::any},
-                                {"MemoryFormat", Kind::memory_format, Kind::any},
-                                {"Any", Kind::any, Kind::any},
-                                {"Layout", Kind::ignored, Kind::ignored},
-                                {"Device", Kind::ignored, Kind::ignored},
+  } static constexpr kinds[] = {{"Tensor", Kind::tensor, Kind::tensor_list},      {"int", Kind::int_, Kind::int_list},
+                                {"SymInt", Kind::int_, Kind::int_list},           {"float", Kind::float_, Kind::float_list},
+                                {"bool", Kind::bool_, Kind::bool_list},           {"Scalar", Kind::scalar, Kind::any},
+                                {"ScalarType", Kind::dtype, Kind::any},           {"str", Kind::string, Kind::any},
+                                {"MemoryFormat", Kind::memory_format, Kind::any}, {"Any", Kind::any, Kind::any},
+                                {"Layout", Kind::ignored, Kind::ignored},         {"Device", Kind::ignored, Kind::ignored},
                                 {"Generator", Kind::ignored, Kind::ignored}};
   for (auto& k : kinds)
     if (k.name == type) {
@@ -150,15 +144,17 @@ bool convert(const Argument& a, Value& v) {
       }
       return all_items(v, is_number);
     case Kind::bool_list: return all_items(v, is_int);
-    case Kind::any: case Kind::ignored: return true;
+    case Kind::any:
+    case Kind::ignored: return true;
   }
   return false;
 }
 
 /// Python's other names of an argument: torch.sum(input, axis=1, keepdims=True).
 std::string_view canonical(const Schema& schema, std::string_view name) {
-  static constexpr std::pair<std::string_view, std::string_view> aliases[] = {
-      {"input", "self"}, {"axis", "dim"}, {"keepdims", "keepdim"}, {"x", "self"}, {"mat1", "self"}, {"dims", "dim"}, {"dim", "dims"}, {"x2", "other"}};
+  static constexpr std::pair<std::string_view, std::string_view> aliases[] = {{"input", "self"}, {"axis", "dim"},  {"keepdims", "keepdim"},
+                                                                              {"x", "self"},     {"mat1", "self"}, {"dims", "dim"},
+                                                                              {"dim", "dims"},   {"x2", "other"}};
   if (schema.find(name)) return name;
   for (auto& [alias, real] : aliases)
     if (alias == name && schema.find(real)) return real;
@@ -200,8 +196,10 @@ Schema Schema::parse(std::string_view text) {
     std::string_view fallback;
     std::size_t equals = std::string_view::npos;
     for (std::size_t i = 0, depth = 0; i < part.size(); ++i) {
-      if (part[i] == '(' || part[i] == '[') ++depth;
-      else if (part[i] == ')' || part[i] == ']') --depth;
+      if (part[i] == '(' || part[i] == '[')
+        ++depth;
+      else if (part[i] == ')' || part[i] == ']')
+        --depth;
       else if (part[i] == '=' && depth == 0) {
         equals = i;
         break;
@@ -225,7 +223,8 @@ Schema Schema::parse(std::string_view text) {
   return schema;
 }
 
-std::optional<Values> bind_arguments(const Schema& schema, const Values& positional, const KeywordArguments& keywords, std::string& problem) {
+std::optional<Values> bind_arguments(const Schema& schema, const Values& positional, const KeywordArguments& keywords,
+                                     std::string& problem) {
   const auto& arguments = schema.arguments;
   std::vector<const Value*> given(arguments.size(), nullptr);
   std::size_t next = 0;
@@ -254,7 +253,8 @@ std::optional<Values> bind_arguments(const Schema& schema, const Values& positio
       for (auto& a : arguments)
         if (a.kind != Kind::ignored) names.push_back(a.name);
       std::string near = did_you_mean(keyword, names);
-      problem = fmt::format("{} has no '{}'; {}", schema.name, keyword.substr(0, 60), near.empty() ? "it takes " + join(names, ", ") : near);
+      problem =
+          fmt::format("{} has no '{}'; {}", schema.name, keyword.substr(0, 60), near.empty() ? "it takes " + join(names, ", ") : near);
       return {};
     }
   }

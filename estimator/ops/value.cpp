@@ -26,7 +26,9 @@ std::string describe(const Value& v) {
     std::string operator()(double d) const { return fmt::format("float {}", d); }
     std::string operator()(const std::string& s) const { return "'" + s.substr(0, 60) + "'"; }
     std::string operator()(DType t) const { return std::string(name_of(t)); }
-    std::string operator()(const std::shared_ptr<List>& l) const { return fmt::format("{} of {}", l->is_tuple ? "tuple" : "list", l->items.size()); }
+    std::string operator()(const std::shared_ptr<List>& l) const {
+      return fmt::format("{} of {}", l->is_tuple ? "tuple" : "list", l->items.size());
+    }
     std::string operator()(const std::shared_ptr<Slice>&) const { return "slice"; }
     std::string operator()(Ellipsis) const { return "..."; }
     std::string operator()(const std::shared_ptr<Dict>& d) const { return fmt::format("dict of {}", d->items.size()); }
@@ -44,8 +46,10 @@ void collect_tensors(const Value& v, Tensors& into) {
 }
 
 void unbox_error(const Value& v, Kind wanted) {
-  static constexpr const char* names[] = {"a tensor",  "a list of tensors", "an integer", "a list of integers", "a number",        "a list of numbers", "true or false",
-                                          "a list of booleans", "a number", "a dtype",    "a text",             "a memory format", "any value",         "any value"};
+  static constexpr const char* names[] = {"a tensor",  "a list of tensors", "an integer",    "a list of integers",
+                                          "a number",  "a list of numbers", "true or false", "a list of booleans",
+                                          "a number",  "a dtype",           "a text",        "a memory format",
+                                          "any value", "any value"};
   throw Error(fmt::format("expected {}, found {}", names[int(wanted)], describe(v)));
 }
 

@@ -89,7 +89,22 @@ template <class A>
 struct Unbox;
 
 /// The kind of an argument, as a schema writes it.
-enum class Kind { tensor, tensor_list, int_, int_list, float_, float_list, bool_, bool_list, scalar, dtype, string, memory_format, any, ignored };
+enum class Kind {
+  tensor,
+  tensor_list,
+  int_,
+  int_list,
+  float_,
+  float_list,
+  bool_,
+  bool_list,
+  scalar,
+  dtype,
+  string,
+  memory_format,
+  any,
+  ignored
+};
 
 [[noreturn]] void unbox_error(const Value& v, Kind wanted);
 

@@ -44,7 +44,8 @@ Tensor view(T self, const Dims& size) {
   const Dims to = inferred(self, size);
   auto strides = view_strides(self.sizes(), self.strides(), to);
   if (!strides)
-    throw Error(fmt::format("view size {} is not compatible with the input's size {} and stride {}", to_string(to), to_string(self.sizes()), to_string(self.strides())),
+    throw Error(fmt::format("view size {} is not compatible with the input's size {} and stride {}", to_string(to), to_string(self.sizes()),
+                            to_string(self.strides())),
                 "use reshape");
   return view_of("ViewBackward0", self, to, *strides);
 }
@@ -102,14 +103,16 @@ Tensor transpose(T self, I dim0, I dim1) {
 }
 Tensor t(T self) {
   if (self.dim() > 2) throw Error("t() expects a tensor with <= 2 dimensions, but self is " + std::to_string(self.dim()) + "D");
-  return self.dim() < 2 ? permuted("TBackward0", self, self.dim() ? std::vector<int>{0} : std::vector<int>{}) : permuted("TBackward0", self, {1, 0});
+  return self.dim() < 2 ? permuted("TBackward0", self, self.dim() ? std::vector<int>{0} : std::vector<int>{})
+                        : permuted("TBackward0", self, {1, 0});
 }
 Tensor matrix_transpose(T self) {
   if (self.dim() < 2) throw Error("mT needs at least 2 dimensions, found " + describe(self));
   return ops::transpose(self, -2, -1);
 }
 Tensor permute(T self, const Dims& dims) {
-  if (dims.size() != self.dim()) throw Error("permute(dims): " + to_string(dims) + " for a tensor of " + std::to_string(self.dim()) + " dimensions");
+  if (dims.size() != self.dim())
+    throw Error("permute(dims): " + to_string(dims) + " for a tensor of " + std::to_string(self.dim()) + " dimensions");
   std::vector<int> order;
   std::vector<bool> seen(std::size_t(self.dim()));
   for (I d : dims) {
@@ -123,7 +126,8 @@ Tensor permute(T self, const Dims& dims) {
 
 Tensor expand(T self, const Dims& size, bool) {
   const int extra = size.size() - self.dim();
-  if (extra < 0) throw Error("expand: the number of sizes " + to_string(size) + " must be at least the number of dimensions of " + describe(self));
+  if (extra < 0)
+    throw Error("expand: the number of sizes " + to_string(size) + " must be at least the number of dimensions of " + describe(self));
   Dims to = size, strides = Dims::filled(size.size(), 0);
   for (int i = 0; i < size.size(); ++i) {
     const I own = i < extra ? 1 : self.sizes()[i - extra];
@@ -131,7 +135,8 @@ Tensor expand(T self, const Dims& size, bool) {
       if (i < extra) throw Error("expand: -1 is not allowed in a leading, non-existing dimension");
       to[i] = own;
     }
-    if (own != 1 && own != to[i]) throw Error("expand: the expanded size " + to_string(size) + " must match the existing sizes of " + describe(self));
+    if (own != 1 && own != to[i])
+      throw Error("expand: the expanded size " + to_string(size) + " must match the existing sizes of " + describe(self));
     strides[i] = i < extra || (own == 1 && to[i] != 1) ? 0 : self.strides()[i - extra];
   }
   auto fn = node("ExpandBackward0", {self}, {}, [](Backward& w) { w.out[0] = engine_ops.sum_to_size(w.grad[0], w.sizes(0)); });
@@ -187,7 +192,8 @@ Tensor select(T self, I dim, I index) {
   if (self.dim() == 0) throw Error("select() cannot be applied to a 0-dim tensor");
   const int d = wrap_dim(dim, self.dim());
   const I n = self.sizes()[d];
-  if (index < -n || index >= n) throw Error(fmt::format("select(): index {} out of range for tensor of size {} at dimension {}", index, to_string(self.sizes()), d));
+  if (index < -n || index >= n)
+    throw Error(fmt::format("select(): index {} out of range for tensor of size {} at dimension {}", index, to_string(self.sizes()), d));
   Dims sizes = self.sizes(), strides = self.strides();
   const I offset = self->offset + (index < 0 ? index + n : index) * strides[d];
   sizes.erase(d);
@@ -247,7 +253,8 @@ Tensors split(T self, I split_size, I dim) {
   if (self.dim() == 0) throw Error("split expects at least a 1-dimensional tensor");
   const int d = wrap_dim(dim, self.dim());
   const I n = self.sizes()[d];
-  if (split_size < 0 || (split_size == 0 && n != 0)) throw Error("split expects split_size be non-negative, but got " + std::to_string(split_size));
+  if (split_size < 0 || (split_size == 0 && n != 0))
+    throw Error("split expects split_size be non-negative, but got " + std::to_string(split_size));
   const I count = split_size ? std::max<I>(1, ceil_div(n, split_size)) : 1;
   if (count > kMostPieces) throw Error(fmt::format("split makes {} pieces", count));
   Dims lengths;
@@ -258,7 +265,8 @@ Tensors split_with_sizes(T self, const Dims& split_sizes, I dim) {
   const int d = wrap_dim(dim, self.dim());
   I total = 0;
   for (I s : split_sizes) total = checked_add(total, s);
-  if (total != self.size(d)) throw Error(fmt::format("split_with_sizes expects split_sizes to sum to {}, but got {}", self.size(d), to_string(split_sizes)));
+  if (total != self.size(d))
+    throw Error(fmt::format("split_with_sizes expects split_sizes to sum to {}, but got {}", self.size(d), to_string(split_sizes)));
   return split_pieces("SplitWithSizesBackward0", self, d, split_sizes);
 }
 Tensors split_sizes(T self, const Dims& split_size, I dim) { return ops::split_with_sizes(self, split_size, dim); }
@@ -320,7 +328,8 @@ Tensor cat(const Tensors& tensors, I dim) {
     if (skipped(x)) continue;
     for (int i = 0; i < std::max(sizes.size(), x.dim()); ++i)
       if (x.dim() != sizes.size() || (i != d && x.sizes()[i] != sizes[i]))
-        throw Error(fmt::format("sizes of tensors must match except in dimension {}: {} and {}", d, to_string(like->sizes()), to_string(x.sizes())));
+        throw Error(fmt::format("sizes of tensors must match except in dimension {}: {} and {}", d, to_string(like->sizes()),
+                                to_string(x.sizes())));
     sizes[d] = checked_add(sizes[d], x.sizes()[d]);
     real.push_back(x);
   }
@@ -364,27 +373,45 @@ constexpr const char* kShape = "aten/src/ATen/native/TensorShape.cpp";
 
 namespace ops {
 const Op<Tensor(T, const Dims&)> view{{"aten::view(Tensor(a) self, SymInt[] size) -> Tensor(a)", Autocast::none, "", kShape}, memest::view};
-const Op<Tensor(T, const Dims&)> reshape{{"aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)", Autocast::none, "", kShape}, memest::reshape};
-const Op<Tensor(T, const Dims&)> unsafe_view{{"aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor", Autocast::none, "", kShape}, memest::unsafe_view};
-const Op<Tensor(T, I, I)> flatten{{"aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)", Autocast::none, "", kShape}, memest::flatten};
-const Op<Tensor(T, I, I)> transpose{{"aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)", Autocast::none, "", kShape}, memest::transpose};
+const Op<Tensor(T, const Dims&)> reshape{{"aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)", Autocast::none, "", kShape},
+                                         memest::reshape};
+const Op<Tensor(T, const Dims&)> unsafe_view{{"aten::_unsafe_view(Tensor self, SymInt[] size) -> Tensor", Autocast::none, "", kShape},
+                                             memest::unsafe_view};
+const Op<Tensor(T, I, I)> flatten{
+    {"aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)", Autocast::none, "", kShape},
+    memest::flatten};
+const Op<Tensor(T, I, I)> transpose{{"aten::transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)", Autocast::none, "", kShape},
+                                    memest::transpose};
 const Op<Tensor(T)> t{{"aten::t(Tensor(a) self) -> Tensor(a)", Autocast::none, "", kShape}, memest::t};
-const Op<Tensor(T, const Dims&)> permute{{"aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)", Autocast::none, "", kShape}, memest::permute};
-const Op<Tensor(T, const Dims&, bool)> expand{{"aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)", Autocast::none, "", kShape}, memest::expand};
+const Op<Tensor(T, const Dims&)> permute{{"aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)", Autocast::none, "", kShape},
+                                         memest::permute};
+const Op<Tensor(T, const Dims&, bool)> expand{
+    {"aten::expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)", Autocast::none, "", kShape}, memest::expand};
 const Op<Tensor(T, I)> unsqueeze{{"aten::unsqueeze(Tensor(a) self, int dim) -> Tensor(a)", Autocast::none, "", kShape}, memest::unsqueeze};
-const Op<Tensor(T, I)> squeeze_dim{{"aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)", Autocast::none, "", kShape}, memest::squeeze_dim};
-const Op<Tensor(T, I, I)> select{{"aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", Autocast::none, "", kShape}, memest::select};
+const Op<Tensor(T, I)> squeeze_dim{{"aten::squeeze.dim(Tensor(a) self, int dim) -> Tensor(a)", Autocast::none, "", kShape},
+                                   memest::squeeze_dim};
+const Op<Tensor(T, I, I)> select{{"aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", Autocast::none, "", kShape},
+                                 memest::select};
 const Op<Tensor(T, I, std::optional<I>, std::optional<I>, I)> slice{
-    {"aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)", Autocast::none, "", kShape}, memest::slice};
-const Op<Tensor(T, I, I, I)> narrow{{"aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", Autocast::none, "", kShape}, memest::narrow};
-const Op<Tensors(T, I, I)> split{{"aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, memest::split};
+    {"aten::slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)", Autocast::none, "",
+     kShape},
+    memest::slice};
+const Op<Tensor(T, I, I, I)> narrow{
+    {"aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)", Autocast::none, "", kShape}, memest::narrow};
+const Op<Tensors(T, I, I)> split{
+    {"aten::split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, memest::split};
 const Op<Tensors(T, const Dims&, I)> split_with_sizes{
-    {"aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, memest::split_with_sizes};
-const Op<Tensors(T, I, I)> chunk{{"aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, memest::chunk};
-const Op<Tensors(T, I)> unbind{{"aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, memest::unbind};
+    {"aten::split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape},
+    memest::split_with_sizes};
+const Op<Tensors(T, I, I)> chunk{{"aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape},
+                                 memest::chunk};
+const Op<Tensors(T, I)> unbind{{"aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape},
+                               memest::unbind};
 const Op<Tensor(const Tensors&, I)> cat{
-    {"aten::cat(Tensor[] tensors, int dim=0) -> Tensor", Autocast::promote, "", "derivatives.yaml cat; aten/src/ATen/native/cuda/Shape.cu"}, memest::cat};
-const Op<Tensor(const Tensors&, I)> stack{{"aten::stack(Tensor[] tensors, int dim=0) -> Tensor", Autocast::promote, "", "derivatives.yaml stack"}, memest::stack};
+    {"aten::cat(Tensor[] tensors, int dim=0) -> Tensor", Autocast::promote, "", "derivatives.yaml cat; aten/src/ATen/native/cuda/Shape.cu"},
+    memest::cat};
+const Op<Tensor(const Tensors&, I)> stack{
+    {"aten::stack(Tensor[] tensors, int dim=0) -> Tensor", Autocast::promote, "", "derivatives.yaml stack"}, memest::stack};
 }  // namespace ops
 
 namespace {
@@ -393,6 +420,7 @@ const Op squeeze_dims_op{{"aten::squeeze.dims(Tensor(a) self, int[] dim) -> Tens
 const Op expand_as_op{{"aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", Autocast::none, "", kShape}, expand_as};
 const Op unflatten_op{{"aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", Autocast::none, "", kShape}, unflatten};
 const Op mt_op{{"aten::mT(Tensor(a) self) -> Tensor(a)", Autocast::none, "", kShape}, matrix_transpose};
-const Op split_sizes_op{{"aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, split_sizes};
+const Op split_sizes_op{
+    {"aten::split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape}, split_sizes};
 }  // namespace
 }  // namespace memest

@@ -19,15 +19,18 @@ CublasWorkspace::CublasWorkspace(Call call, std::int64_t rows) {
   Tensor& kept_blas = rt.cublas_workspaces[rt.in_backward_thread];
   Tensor& kept_lt = rt.cublaslt_workspaces[rt.in_backward_thread];
   auto blas = [&] {
-    if (torch.cublas_workspace_per_call()) blas_ = take(s.cublas_workspace);
-    else if (!kept_blas) kept_blas = take(s.cublas_workspace);
+    if (torch.cublas_workspace_per_call())
+      blas_ = take(s.cublas_workspace);
+    else if (!kept_blas)
+      kept_blas = take(s.cublas_workspace);
   };
   if (call == Call::gemm) {
     blas();
     return;
   }
   auto lt = [&] {
-    if (torch.lt_scratch() == TorchVersion::LtScratch::per_call) lt_ = take(s.cublaslt_workspace);
+    if (torch.lt_scratch() == TorchVersion::LtScratch::per_call)
+      lt_ = take(s.cublaslt_workspace);
     else if (torch.lt_scratch() == TorchVersion::LtScratch::kept && !kept_lt && !(torch.lt_scratch_skips_one_row() && rows == 1))
       kept_lt = take(s.cublaslt_workspace);
   };

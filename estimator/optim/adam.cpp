@@ -40,8 +40,10 @@ class Adam final : public Optimizer {
     State& s = states_[i];
     if (s.average) return;
     T p = parameters_[i];
-    if (o_.capturable || o_.form == Form::fused) s.step = new_state(Dims{}, DType::float32);
-    else s.step = host_tensor({}, DType::float32);
+    if (o_.capturable || o_.form == Form::fused)
+      s.step = new_state(Dims{}, DType::float32);
+    else
+      s.step = host_tensor({}, DType::float32);
     s.average = new_state(p);
     s.square = new_state(p);
     if (o_.amsgrad) s.greatest = new_state(p);
@@ -71,21 +73,28 @@ class Adam final : public Optimizer {
   std::vector<State> states_;
 };
 
-MakeOptimizer make(double weight_decay, bool decoupled, bool amsgrad, bool maximize, bool capturable, std::optional<bool> foreach, std::optional<bool> fused) {
+MakeOptimizer make(double weight_decay, bool decoupled, bool amsgrad, bool maximize, bool capturable, std::optional<bool> foreach,
+                   std::optional<bool> fused) {
   const Options o{weight_decay, decoupled, amsgrad, maximize, capturable, form_of(foreach, fused)};
   return [o](Tensors parameters) { return std::make_unique<Adam>(std::move(parameters), o); };
 }
 
-const OptimizerKind adam{"adam(float lr=0.001, float[2] betas=[0.9, 0.999], float eps=1e-08, float weight_decay=0, bool amsgrad=False, *, bool? foreach=None, bool "
-                         "maximize=False, bool capturable=False, bool differentiable=False, bool? fused=None, bool decoupled_weight_decay=False)",
-                         "exp_avg, exp_avg_sq: 2 × parameter; amsgrad: 3 ×",
-                         [](double, const std::vector<double>&, double, double weight_decay, bool amsgrad, std::optional<bool> foreach, bool maximize, bool capturable, bool,
-                            std::optional<bool> fused, bool decoupled) { return make(weight_decay, decoupled, amsgrad, maximize, capturable, foreach, fused); }};
-const OptimizerKind adamw{"adamw(float lr=0.001, float[2] betas=[0.9, 0.999], float eps=1e-08, float weight_decay=0.01, bool amsgrad=False, *, bool maximize=False, bool? "
-                          "foreach=None, bool capturable=False, bool differentiable=False, bool? fused=None)",
-                          "exp_avg, exp_avg_sq: 2 × parameter; amsgrad: 3 ×",
-                          [](double, const std::vector<double>&, double, double weight_decay, bool amsgrad, bool maximize, std::optional<bool> foreach, bool capturable, bool,
-                             std::optional<bool> fused) { return make(weight_decay, true, amsgrad, maximize, capturable, foreach, fused); }};
+const OptimizerKind adam{
+    "adam(float lr=0.001, float[2] betas=[0.9, 0.999], float eps=1e-08, float weight_decay=0, bool amsgrad=False, *, bool? foreach=None, "
+    "bool "
+    "maximize=False, bool capturable=False, bool differentiable=False, bool? fused=None, bool decoupled_weight_decay=False)",
+    "exp_avg, exp_avg_sq: 2 × parameter; amsgrad: 3 ×",
+    [](double, const std::vector<double>&, double, double weight_decay, bool amsgrad, std::optional<bool> foreach, bool maximize,
+       bool capturable, bool, std::optional<bool> fused,
+       bool decoupled) { return make(weight_decay, decoupled, amsgrad, maximize, capturable, foreach, fused); }};
+const OptimizerKind adamw{
+    "adamw(float lr=0.001, float[2] betas=[0.9, 0.999], float eps=1e-08, float weight_decay=0.01, bool amsgrad=False, *, bool "
+    "maximize=False, bool? "
+    "foreach=None, bool capturable=False, bool differentiable=False, bool? fused=None)",
+    "exp_avg, exp_avg_sq: 2 × parameter; amsgrad: 3 ×",
+    [](double, const std::vector<double>&, double, double weight_decay, bool amsgrad, bool maximize, std::optional<bool> foreach,
+       bool capturable, bool,
+       std::optional<bool> fused) { return make(weight_decay, true, amsgrad, maximize, capturable, foreach, fused); }};
 
 }  // namespace
 }  // namespace memest::optim

@@ -32,7 +32,9 @@ Value parse_value(const std::string& text) {
 
 }  // namespace
 
-OptimizerRecord::OptimizerRecord(const char* signature, const char* state_text) : Record(signature), state(state_text) { registered().push_back(this); }
+OptimizerRecord::OptimizerRecord(const char* signature, const char* state_text) : Record(signature), state(state_text) {
+  registered().push_back(this);
+}
 const std::vector<const OptimizerRecord*>& all_optimizers() { return registered(); }
 
 MakeOptimizer parse_optimizer(const std::string& text) {
@@ -43,7 +45,9 @@ MakeOptimizer parse_optimizer(const std::string& text) {
   if (colon != std::string::npos)
     for (auto& part : split(std::string_view(text).substr(colon + 1), ',')) {
       const auto equals = part.find('=');
-      if (equals == std::string::npos || equals == 0) throw Error(fmt::format("--optimizer {}: '{}' is not of the form key=value", text, part), "for example sgd:momentum=0.9,nesterov=true");
+      if (equals == std::string::npos || equals == 0)
+        throw Error(fmt::format("--optimizer {}: '{}' is not of the form key=value", text, part),
+                    "for example sgd:momentum=0.9,nesterov=true");
       keywords.emplace_back(part.substr(0, equals), parse_value(part.substr(equals + 1)));
     }
   std::vector<std::string> names{"none"};

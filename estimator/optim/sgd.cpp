@@ -16,9 +16,12 @@ class SGD final : public Optimizer {
   SGD(Tensors parameters, Options o) : Optimizer(std::move(parameters)), o_(o), buffers_(parameters_.size()) {}
   bool unscales_itself() const override { return o_.form == Form::fused; }
   void step() override {
-    if (o_.form == Form::for_loop) single();
-    else if (o_.form == Form::foreach) multi();
-    else fused();
+    if (o_.form == Form::for_loop)
+      single();
+    else if (o_.form == Form::foreach)
+      multi();
+    else
+      fused();
   }
 
  private:
@@ -73,15 +76,17 @@ class SGD final : public Optimizer {
   Tensors buffers_;
 };
 
-const OptimizerKind sgd{"sgd(float lr=0.001, float momentum=0, float dampening=0, float weight_decay=0, bool nesterov=False, bool maximize=False, bool? foreach=None, "
-                        "bool differentiable=False, bool? fused=None)",
-                        "momentum: 1 × parameter",
-                        [](double, double momentum, double dampening, double weight_decay, bool nesterov, bool maximize, std::optional<bool> foreach, bool,
-                           std::optional<bool> fused) -> MakeOptimizer {
-                          if (nesterov && (momentum <= 0 || dampening != 0)) throw Error("Nesterov momentum requires a momentum and zero dampening");
-                          const Options o{momentum, dampening, weight_decay, nesterov, maximize, form_of(foreach, fused)};
-                          return [o](Tensors parameters) { return std::make_unique<SGD>(std::move(parameters), o); };
-                        }};
+const OptimizerKind sgd{
+    "sgd(float lr=0.001, float momentum=0, float dampening=0, float weight_decay=0, bool nesterov=False, bool maximize=False, bool? "
+    "foreach=None, "
+    "bool differentiable=False, bool? fused=None)",
+    "momentum: 1 × parameter",
+    [](double, double momentum, double dampening, double weight_decay, bool nesterov, bool maximize, std::optional<bool> foreach, bool,
+       std::optional<bool> fused) -> MakeOptimizer {
+      if (nesterov && (momentum <= 0 || dampening != 0)) throw Error("Nesterov momentum requires a momentum and zero dampening");
+      const Options o{momentum, dampening, weight_decay, nesterov, maximize, form_of(foreach, fused)};
+      return [o](Tensors parameters) { return std::make_unique<SGD>(std::move(parameters), o); };
+    }};
 
 }  // namespace
 }  // namespace memest::optim

@@ -19,11 +19,13 @@ std::string to_json(const Estimate& e) {
   Json j;
   j["schema_version"] = 1;
   const run::RunResult& s = e.states;
-  j["model"] = {{"source", e.source},
-                {"kind", e.kind},
-                {"name", e.name},
-                {"parameters", {{"count", s.parameters}, {"trainable_count", s.trainable}, {"bytes", s.parameter_bytes}, {"trainable_bytes", s.trainable_bytes}}},
-                {"buffers", {{"count", s.buffers}, {"bytes", s.buffer_bytes}}}};
+  j["model"] = {
+      {"source", e.source},
+      {"kind", e.kind},
+      {"name", e.name},
+      {"parameters",
+       {{"count", s.parameters}, {"trainable_count", s.trainable}, {"bytes", s.parameter_bytes}, {"trainable_bytes", s.trainable_bytes}}},
+      {"buffers", {{"count", s.buffers}, {"bytes", s.buffer_bytes}}}};
   Json run = Json::object(), origins = Json::object();
   for (auto& setting : e.settings) {
     run[setting.name] = setting.value;
@@ -31,22 +33,40 @@ std::string to_json(const Estimate& e) {
   }
   run["origins"] = origins;
   j["run"] = run;
-  j["totals"] = {{"allocated_peak_bytes", e.replay.allocated_peak}, {"reserved_peak_bytes", e.replay.reserved_peak}, {"device_peak_bytes", e.device_peak}};
-  j["peak"] = {{"step", e.peak_step}, {"phase", name_of(e.peak_phase)}, {"module", e.peak_module}, {"op", e.peak_op}, {"categories", categories(e.replay.at_peak)}};
+  j["totals"] = {{"allocated_peak_bytes", e.replay.allocated_peak},
+                 {"reserved_peak_bytes", e.replay.reserved_peak},
+                 {"device_peak_bytes", e.device_peak}};
+  j["peak"] = {{"step", e.peak_step},
+               {"phase", name_of(e.peak_phase)},
+               {"module", e.peak_module},
+               {"op", e.peak_op},
+               {"categories", categories(e.replay.at_peak)}};
   j["overhead"] = {{"cached_bytes", e.replay.reserved_peak - e.replay.allocated_peak}, {"context_bytes", e.context}};
-  j["states"] = {{"parameters_bytes", s.parameter_bytes}, {"buffers_bytes", s.buffer_bytes}, {"gradients_bytes", s.gradient_bytes}, {"optimizer_state_bytes", s.optimizer_state_bytes}};
+  j["states"] = {{"parameters_bytes", s.parameter_bytes},
+                 {"buffers_bytes", s.buffer_bytes},
+                 {"gradients_bytes", s.gradient_bytes},
+                 {"optimizer_state_bytes", s.optimizer_state_bytes}};
   Json phases = Json::array();
   for (std::size_t i = 0; i < e.trace().phases.size(); ++i) {
     auto& mark = e.trace().phases[i];
     auto& bytes = e.replay.phases[i];
     if (mark.phase == Phase::load) continue;
-    phases.push_back({{"step", mark.step}, {"micro", mark.micro}, {"phase", name_of(mark.phase)}, {"peak_bytes", bytes.peak}, {"end_bytes", bytes.end}, {"reserved_bytes", bytes.reserved_end}});
+    phases.push_back({{"step", mark.step},
+                      {"micro", mark.micro},
+                      {"phase", name_of(mark.phase)},
+                      {"peak_bytes", bytes.peak},
+                      {"end_bytes", bytes.end},
+                      {"reserved_bytes", bytes.reserved_end}});
   }
   j["phases"] = phases;
   Json modules = Json::array();
   for (auto& m : e.modules)
-    modules.push_back({{"path", m.path}, {"type", m.type}, {"parameters_bytes", m.parameters}, {"activations_bytes", m.activations},
-                       {"parameters_cumulative_bytes", m.parameters_cumulative}, {"activations_cumulative_bytes", m.activations_cumulative}});
+    modules.push_back({{"path", m.path},
+                       {"type", m.type},
+                       {"parameters_bytes", m.parameters},
+                       {"activations_bytes", m.activations},
+                       {"parameters_cumulative_bytes", m.parameters_cumulative},
+                       {"activations_cumulative_bytes", m.activations_cumulative}});
   j["modules"] = modules;
   if (e.fit) {
     Json gpu = e.fit->gpu.empty() ? Json(nullptr) : Json(e.fit->gpu);
@@ -56,7 +76,8 @@ std::string to_json(const Estimate& e) {
   }
   Json diagnostics = Json::array();
   for (auto& d : e.diagnostics.list())
-    diagnostics.push_back({{"severity", name_of(d.severity)}, {"code", d.code}, {"message", d.message}, {"where", d.where}, {"hint", d.hint}});
+    diagnostics.push_back(
+        {{"severity", name_of(d.severity)}, {"code", d.code}, {"message", d.message}, {"where", d.where}, {"hint", d.hint}});
   j["diagnostics"] = diagnostics;
   return j.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -70,7 +91,8 @@ std::string trace_to_json(const Estimate& e) {
     while (phase + 1 < trace.phases.size() && trace.phases[phase + 1].first_event <= event.trace_event) ++phase;
     const MemoryEvent& cause = trace.events[event.trace_event];
     const PhaseMark mark = trace.phases.empty() ? PhaseMark{Phase::load, 0, 0, 0} : trace.phases[phase];
-    Json row = Json::array({name_of(event.action), event.address, event.bytes, mark.step, name_of(mark.phase), trace.modules[cause.module].path, cause.op, name_of(cause.category)});
+    Json row = Json::array({name_of(event.action), event.address, event.bytes, mark.step, name_of(mark.phase),
+                            trace.modules[cause.module].path, cause.op, name_of(cause.category)});
     text += first ? "\n" : ",\n";
     text += row.dump(-1, ' ', false, Json::error_handler_t::replace);
     first = false;

@@ -15,7 +15,7 @@ namespace memest {
 
 /// A resolved option and where it came from.
 struct Setting {
-  std::string name;    ///< as on the command line, without dashes
+  std::string name;  ///< as on the command line, without dashes
   std::string value;
   std::string origin;  ///< "given", "default", "spec"
 };
@@ -23,15 +23,15 @@ struct Setting {
 struct ModuleBytes {
   ModuleId id;
   std::string path, type;
-  int depth = 0;  ///< 0: the model itself
-  Bytes parameters = 0, activations = 0;                        ///< of the module itself; activations: saved at the end of forward, last step
+  int depth = 0;                          ///< 0: the model itself
+  Bytes parameters = 0, activations = 0;  ///< of the module itself; activations: saved at the end of forward, last step
   Bytes parameters_cumulative = 0, activations_cumulative = 0;  ///< with its descendants
 };
 
 struct Fit {
-  std::string gpu;      ///< empty where only a size was given
-  Bytes capacity = 0;   ///< total memory of the card
-  Bytes free = 0;       ///< capacity − context: what the allocator can get
+  std::string gpu;     ///< empty where only a size was given
+  Bytes capacity = 0;  ///< total memory of the card
+  Bytes free = 0;      ///< capacity − context: what the allocator can get
   bool fits = false;
   std::optional<OutOfMemory> out_of_memory;
 };

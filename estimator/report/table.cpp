@@ -10,8 +10,9 @@ namespace memest::report {
 namespace {
 
 const char* title(Category c) {
-  static constexpr const char* titles[kCategoryCount] = {"parameters",  "buffers",        "gradients",   "optimizer state", "inputs",  "activations",
-                                                         "temporaries", "autocast cache", "grad scaler", "workspaces",      "assumed"};
+  static constexpr const char* titles[kCategoryCount] = {"parameters",  "buffers",     "gradients",   "optimizer state",
+                                                         "inputs",      "activations", "temporaries", "autocast cache",
+                                                         "grad scaler", "workspaces",  "assumed"};
   return titles[int(c)];
 }
 
@@ -36,7 +37,8 @@ std::string headline(const Estimate& e) {
   parts.emplace_back(precisions[int(o.precision)]);
   if (o.mode == run::Mode::train) {
     std::string optimizer = o.optimizer;
-    if (optimizer != "none" && optimizer.find("foreach=") == std::string::npos && optimizer.find("fused=true") == std::string::npos) optimizer += " (foreach)";
+    if (optimizer != "none" && optimizer.find("foreach=") == std::string::npos && optimizer.find("fused=true") == std::string::npos)
+      optimizer += " (foreach)";
     parts.push_back(o.optimizer == "none" ? "no optimizer" : optimizer);
     if (o.checkpointing.where != run::Checkpointing::Where::none) parts.push_back("checkpoint " + o.checkpointing.text());
   }
@@ -49,10 +51,12 @@ std::string verdict(const Estimate& e) {
   const Fit& fit = *e.fit;
   const std::string name = fit.gpu.empty() ? human(fit.capacity) + " of GPU memory" : fit.gpu;
   if (fit.fits && e.device_peak <= fit.capacity)
-    return fmt::format("fits {}: needs {} of {}, {} to spare\n\n", name, human(e.device_peak), human(fit.capacity), human(fit.capacity - e.device_peak));
+    return fmt::format("fits {}: needs {} of {}, {} to spare\n\n", name, human(e.device_peak), human(fit.capacity),
+                       human(fit.capacity - e.device_peak));
   if (fit.fits)
-    return fmt::format("fits {}: {} of {} only because PyTorch gives cached memory back before it fails (reserved would reach {} without a limit)\n\n", name,
-                       human(fit.capacity), human(fit.capacity), human(e.replay.reserved_peak));
+    return fmt::format(
+        "fits {}: {} of {} only because PyTorch gives cached memory back before it fails (reserved would reach {} without a limit)\n\n",
+        name, human(fit.capacity), human(fit.capacity), human(e.replay.reserved_peak));
   const auto& oom = *fit.out_of_memory;
   const MemoryEvent& event = e.trace().events[oom.trace_event];
   int step = 0;
@@ -63,10 +67,11 @@ std::string verdict(const Estimate& e) {
   if (step > 0) where = fmt::format("step {}, {}", step, where);
   const std::string module = e.trace().modules[event.module].path;
   if (!module.empty()) where += ", " + module;
-  return fmt::format("does not fit {}: needs {} of {}, {} too much\nout of memory in {} ({}): {} asked for with {} allocated, {} reserved\n\n", name, human(e.device_peak),
-                     human(fit.capacity), human(e.device_peak - fit.capacity), where, event.op, human(oom.requested), human(oom.allocated), human(oom.reserved));
+  return fmt::format(
+      "does not fit {}: needs {} of {}, {} too much\nout of memory in {} ({}): {} asked for with {} allocated, {} reserved\n\n", name,
+      human(e.device_peak), human(fit.capacity), human(e.device_peak - fit.capacity), where, event.op, human(oom.requested),
+      human(oom.allocated), human(oom.reserved));
 }
-
 
 std::string layers(const Estimate& e, int depth) {
   std::vector<const ModuleBytes*> rows;
@@ -102,7 +107,8 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
     return line + "\n";
   };
   text += total("max_memory_allocated", e.replay.allocated_peak, "");
-  text += total("max_memory_reserved", e.replay.reserved_peak, human(e.replay.reserved_peak - e.replay.allocated_peak) + " cached and free");
+  text +=
+      total("max_memory_reserved", e.replay.reserved_peak, human(e.replay.reserved_peak - e.replay.allocated_peak) + " cached and free");
   const std::string assumed = e.device_given ? e.device.name : e.device.name + ", assumed; name yours with --gpu";
   text += total("device (nvidia-smi)", e.device_peak, fmt::format("{} CUDA context ({})", human(e.context), assumed));
   std::string where = fmt::format("{}", name_of(e.peak_phase));
@@ -112,7 +118,8 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
   std::vector<int> order;
   for (int i = 0; i < kCategoryCount; ++i)
     if (e.replay.at_peak[std::size_t(i)] > 0) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return e.replay.at_peak[std::size_t(a)] > e.replay.at_peak[std::size_t(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return e.replay.at_peak[std::size_t(a)] > e.replay.at_peak[std::size_t(b)]; });
   for (int i : order) {
     const Bytes bytes = e.replay.at_peak[std::size_t(i)];
     const double share = double(bytes) / double(e.replay.allocated_peak);

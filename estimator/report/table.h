@@ -7,7 +7,7 @@
 namespace memest::report {
 
 struct TableOptions {
-  int depth = 1;           ///< levels of modules in the list of those that hold most; above 1 a table of all down to it
+  int depth = 1;  ///< levels of modules in the list of those that hold most; above 1 a table of all down to it
   bool colour = false;
 };
 std::string to_table(const Estimate& e, const TableOptions& options);

@@ -8,10 +8,12 @@ namespace memest::run {
 namespace {
 
 /// torch.utils.checkpoint.checkpoint_sequential: equal segments, the last one takes the rest and is not checkpointed.
-Tensor checkpoint_sequential(const std::vector<std::pair<std::string, nn::ModulePtr>>& functions, std::int64_t segments, T input, bool reentrant) {
+Tensor checkpoint_sequential(const std::vector<std::pair<std::string, nn::ModulePtr>>& functions, std::int64_t segments, T input,
+                             bool reentrant) {
   const std::int64_t count = std::int64_t(functions.size());
   if (segments > count || segments < 1)
-    throw Error("--checkpoint: the model has " + std::to_string(count) + " top-level layers, " + std::to_string(segments) + " segments were asked for");
+    throw Error("--checkpoint: the model has " + std::to_string(count) + " top-level layers, " + std::to_string(segments) +
+                " segments were asked for");
   auto run = [&functions](std::int64_t start, std::int64_t end) {
     return [&functions, start, end](const Tensors& inputs) {
       Tensor x = inputs[0];

@@ -126,8 +126,10 @@ class Loop {
     for (auto& x : host) fresh.push_back(to_device(x, o_.memory_format));
     if (o_.input_grad && !fresh.empty()) fresh[0]->requires_grad = true;
     for (std::size_t i = 0; i < fresh.size(); ++i) {
-      if (i < batch_.size()) batch_[i] = std::move(fresh[i]);
-      else batch_.push_back(std::move(fresh[i]));
+      if (i < batch_.size())
+        batch_[i] = std::move(fresh[i]);
+      else
+        batch_.push_back(std::move(fresh[i]));
     }
   }
 
@@ -214,8 +216,6 @@ class Loop {
 
 }  // namespace
 
-RunResult run_loop(nn::Model& model, const RunOptions& options) {
-  return Loop(model, options).run();
-}
+RunResult run_loop(nn::Model& model, const RunOptions& options) { return Loop(model, options).run(); }
 
 }  // namespace memest::run

@@ -8,14 +8,14 @@ namespace memest::run {
 /// What a run knows when it is over.
 struct RunResult {
   MemoryTrace trace;
-  std::int64_t parameters = 0, trainable = 0, buffers = 0;  ///< elements; buffers: tensors
+  std::int64_t parameters = 0, trainable = 0, buffers = 0;           ///< elements; buffers: tensors
   Bytes parameter_bytes = 0, trainable_bytes = 0, buffer_bytes = 0;  ///< unrounded, shared ones once
   Bytes gradient_bytes = 0, optimizer_state_bytes = 0;
   std::string loss;  ///< as resolved
 };
 
-/// Loads the model and runs the loop on the current runtime; its trace, which ends with the last phase, moves into the result. Throws Error where the model and the
-/// options do not fit.
+/// Loads the model and runs the loop on the current runtime; its trace, which ends with the last phase, moves into the result. Throws Error
+/// where the model and the options do not fit.
 RunResult run_loop(nn::Model& model, const RunOptions& options);
 
 }  // namespace memest::run

@@ -9,8 +9,8 @@ namespace memest::run {
 
 struct LossRule {
   const char* name;
-  const char* what;                      ///< one line, for lists
-  Tensor (*target)(T out);               ///< on the host, like what a loader gives; undefined where none is needed
+  const char* what;         ///< one line, for lists
+  Tensor (*target)(T out);  ///< on the host, like what a loader gives; undefined where none is needed
   Tensor (*compute)(T out, T target);
 };
 const std::vector<LossRule>& all_losses();

@@ -55,13 +55,21 @@ Checkpointing parse_checkpointing(const std::string& text) {
     return *n;
   };
   using Where = Checkpointing::Where;
-  if (what == "none") c.where = Where::none;
-  else if (what == "full") c.where = Where::full;
-  else if (what == "sqrt") c.where = Where::sqrt;
-  else if (what.starts_with("every=")) c.where = Where::every, c.count = number("every=");
-  else if (what.starts_with("segments=")) c.where = Where::segments, c.count = number("segments=");
-  else if (what.starts_with("modules=") && what.size() > 8) c.where = Where::modules, c.pattern = what.substr(8);
-  else throw Error(fmt::format("--checkpoint: '{}' is none of none, full, every=K, segments=N, sqrt, modules=GLOB, each with ,reentrant where wanted", text));
+  if (what == "none")
+    c.where = Where::none;
+  else if (what == "full")
+    c.where = Where::full;
+  else if (what == "sqrt")
+    c.where = Where::sqrt;
+  else if (what.starts_with("every="))
+    c.where = Where::every, c.count = number("every=");
+  else if (what.starts_with("segments="))
+    c.where = Where::segments, c.count = number("segments=");
+  else if (what.starts_with("modules=") && what.size() > 8)
+    c.where = Where::modules, c.pattern = what.substr(8);
+  else
+    throw Error(fmt::format(
+        "--checkpoint: '{}' is none of none, full, every=K, segments=N, sqrt, modules=GLOB, each with ,reentrant where wanted", text));
   return c;
 }
 

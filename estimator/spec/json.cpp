@@ -17,9 +17,12 @@ constexpr int kDeepest = 200;
 std::string escaped(const std::string& key) {  // RFC 6901
   std::string out;
   for (char c : key) {
-    if (c == '~') out += "~0";
-    else if (c == '/') out += "~1";
-    else out += c;
+    if (c == '~')
+      out += "~0";
+    else if (c == '/')
+      out += "~1";
+    else
+      out += c;
   }
   return out;
 }
@@ -41,7 +44,8 @@ std::string read_file(const std::string& path, Bytes most) {
   if (std::filesystem::is_directory(status)) throw Error("this is a folder, a file is needed").within(path);
   if (!std::filesystem::is_regular_file(status)) throw Error("this is no regular file").within(path);
   const auto size = std::filesystem::file_size(path, problem);
-  if (!problem && Bytes(size) > most) throw Error(fmt::format("the file has {}, more than {} are not read", human(Bytes(size)), human(most))).within(path);
+  if (!problem && Bytes(size) > most)
+    throw Error(fmt::format("the file has {}, more than {} are not read", human(Bytes(size)), human(most))).within(path);
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error("the file cannot be opened").within(path);
   std::ostringstream text;
@@ -50,7 +54,8 @@ std::string read_file(const std::string& path, Bytes most) {
 }
 
 Json parse_json(const std::string& text) {
-  if (text.find_first_not_of(" \t\r\n") == std::string::npos) throw Error("the file is empty", "a spec is a JSON object that starts with { \"memest_spec\": 1, ...");
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos)
+    throw Error("the file is empty", "a spec is a JSON object that starts with { \"memest_spec\": 1, ...");
   std::vector<std::set<std::string>> keys;
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     if (depth > kDeepest) throw Error(fmt::format("the JSON nests deeper than {} levels", kDeepest));
@@ -64,8 +69,10 @@ Json parse_json(const std::string& text) {
     return Json::parse(text, watch);
   } catch (const Json::parse_error& e) {
     std::string what = e.what();
-    if (auto colon = what.find("syntax error"); colon != std::string::npos) what = what.substr(colon);
-    else if (auto bracket = what.find("] "); bracket != std::string::npos) what = what.substr(bracket + 2);
+    if (auto colon = what.find("syntax error"); colon != std::string::npos)
+      what = what.substr(colon);
+    else if (auto bracket = what.find("] "); bracket != std::string::npos)
+      what = what.substr(bracket + 2);
     throw Error(fmt::format("{}: this is no JSON: {}", place(text, e.byte), what.substr(0, 200)));
   } catch (const Json::exception& e) {
     throw Error(fmt::format("this is no JSON: {}", std::string(e.what()).substr(0, 200)));

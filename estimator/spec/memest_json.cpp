@@ -22,18 +22,24 @@ class SpecReader {
   SpecReader(nn::Model& model, const ReadOptions& options) : model_(model), options_(options) {}
 
   void read(const Node& top) {
-    top.allow({"memest_spec", "name", "description", "inputs", "defaults", "layers", "modules", "parameters", "buffers", "nodes", "keep", "tie", "loss", "source"});
-    if (top.at("memest_spec").integer() != 1) throw top.at("memest_spec").error("memest reads version 1 of its spec, found " + top.at("memest_spec").found());
+    top.allow({"memest_spec", "name", "description", "inputs", "defaults", "layers", "modules", "parameters", "buffers", "nodes", "keep",
+               "tie", "loss", "source"});
+    if (top.at("memest_spec").integer() != 1)
+      throw top.at("memest_spec").error("memest reads version 1 of its spec, found " + top.at("memest_spec").found());
     if (top.has("name")) model_.name = top.at("name").text();
     if (top.has("loss")) model_.loss = top.at("loss").text();
     symbols(top);
     inputs(top.at("inputs"));
     if (top.has("layers") == top.has("nodes")) throw top.error("a spec has either \"layers\" or \"nodes\"");
-    if (top.has("layers")) model_.root = std::make_shared<nn::Sequential>(layers(top.at("layers"), 0));
-    else model_.root = graph(top, 0);
+    if (top.has("layers"))
+      model_.root = std::make_shared<nn::Sequential>(layers(top.at("layers"), 0));
+    else
+      model_.root = graph(top, 0);
     if (top.has("tie"))
       top.at("tie").each([&](const std::string& path, const Node& to) {
-        if (!model_.root->tie(path, to.text())) throw to.error(fmt::format("there is no parameter '{}' or no '{}'", path, to.text()), "paths are those of named_parameters(), as \"head.weight\"");
+        if (!model_.root->tie(path, to.text()))
+          throw to.error(fmt::format("there is no parameter '{}' or no '{}'", path, to.text()),
+                         "paths are those of named_parameters(), as \"head.weight\"");
       });
     bind_inputs(top);
   }
@@ -41,8 +47,7 @@ class SpecReader {
  private:
   void symbols(const Node& top) {
     auto& table = *model_.symbols;
-    if (top.has("defaults"))
-      top.at("defaults").each([&](const std::string& name, const Node& value) { table[name] = value.integer(); });
+    if (top.has("defaults")) top.at("defaults").each([&](const std::string& name, const Node& value) { table[name] = value.integer(); });
     for (auto& [name, value] : options_.sizes) table[name] = value;
   }
 
@@ -95,7 +100,8 @@ class SpecReader {
         for (auto& name : s.symbols()) used.push_back(name);
     for (auto& [name, value] : options_.sizes) {
       const bool known = name == "batch" || name == "image" || name == "height" || name == "width" || name == "seq";
-      if (!known && std::find(used.begin(), used.end(), name) == used.end() && !(top.has("defaults") && top.at("defaults").has(name))) unknown_.push_back(name);
+      if (!known && std::find(used.begin(), used.end(), name) == used.end() && !(top.has("defaults") && top.at("defaults").has(name)))
+        unknown_.push_back(name);
     }
     if (!unknown_.empty()) throw Error(fmt::format("--set {}: the spec has no such size", unknown_[0]), did_you_mean(unknown_[0], used));
     for (std::size_t i = 0; i < model_.inputs.size(); ++i) {
@@ -131,7 +137,8 @@ class SpecReader {
       std::int64_t repeat = 1;
       if (node.has("repeat")) {
         repeat = node.at("repeat").integer();
-        if (repeat < 1 || repeat > kMostRepeats) throw node.at("repeat").error(fmt::format("repeat must be 1 to {}, found {}", grouped(kMostRepeats), repeat));
+        if (repeat < 1 || repeat > kMostRepeats)
+          throw node.at("repeat").error(fmt::format("repeat must be 1 to {}, found {}", grouped(kMostRepeats), repeat));
       }
       for (std::int64_t r = 0; r < repeat; ++r) made.push_back(layer(node, depth));
     }
@@ -202,7 +209,8 @@ class SpecReader {
         if (!graph->has_name(text.substr(1))) {
           std::vector<std::string> names;
           for (auto& [name, slot] : graph->names()) names.push_back(name);
-          throw node.error(fmt::format("'{}' refers to a value that no node before makes", text.substr(0, 80)), did_you_mean(text.substr(1), names));
+          throw node.error(fmt::format("'{}' refers to a value that no node before makes", text.substr(0, 80)),
+                           did_you_mean(text.substr(1), names));
         }
         a.slot = graph->slot_of(text.substr(1));
       } else if (text.starts_with('$') && !doubled) {
@@ -235,17 +243,26 @@ class SpecReader {
       a.constant = dtype(node.at("dtype"));
     } else if (node.has("float")) {
       const std::string text = node.at("float").text();
-      if (text == "inf") a.constant = std::numeric_limits<double>::infinity();
-      else if (text == "-inf") a.constant = -std::numeric_limits<double>::infinity();
-      else if (text == "nan") a.constant = std::numeric_limits<double>::quiet_NaN();
-      else throw node.error("\"float\" is inf, -inf or nan");
+      if (text == "inf")
+        a.constant = std::numeric_limits<double>::infinity();
+      else if (text == "-inf")
+        a.constant = -std::numeric_limits<double>::infinity();
+      else if (text == "nan")
+        a.constant = std::numeric_limits<double>::quiet_NaN();
+      else
+        throw node.error("\"float\" is inf, -inf or nan");
     } else if (node.has("memory_format")) {
       const std::string text = node.at("memory_format").text();
-      if (text == "contiguous_format") a.constant = MemoryFormat::contiguous;
-      else if (text == "channels_last") a.constant = MemoryFormat::channels_last;
-      else if (text == "channels_last_3d") a.constant = MemoryFormat::channels_last_3d;
-      else if (text == "preserve_format") a.constant = MemoryFormat::preserve;
-      else throw node.error("\"memory_format\" is contiguous_format, channels_last, channels_last_3d or preserve_format");
+      if (text == "contiguous_format")
+        a.constant = MemoryFormat::contiguous;
+      else if (text == "channels_last")
+        a.constant = MemoryFormat::channels_last;
+      else if (text == "channels_last_3d")
+        a.constant = MemoryFormat::channels_last_3d;
+      else if (text == "preserve_format")
+        a.constant = MemoryFormat::preserve;
+      else
+        throw node.error("\"memory_format\" is contiguous_format, channels_last, channels_last_3d or preserve_format");
     } else if (node.has("dict")) {
       a.form = Form::dict;
       node.at("dict").each([&](const std::string& key, const Node& value) {
@@ -253,7 +270,9 @@ class SpecReader {
         a.items.push_back(argument(value, graph));
       });
     } else {
-      throw node.error("an object here is one of {\"tuple\": [...]}, {\"slice\": [a, b, c]}, {\"ellipsis\": true}, {\"dtype\": ...}, {\"float\": \"inf\"}, {\"memory_format\": ...}, {\"dict\": {...}}");
+      throw node.error(
+          "an object here is one of {\"tuple\": [...]}, {\"slice\": [a, b, c]}, {\"ellipsis\": true}, {\"dtype\": ...}, {\"float\": "
+          "\"inf\"}, {\"memory_format\": ...}, {\"dict\": {...}}");
     }
     return a;
   }
@@ -327,10 +346,13 @@ class SpecReader {
 
   nn::GraphNode graph_node(const Node& node, GraphBuilder& builder) {
     node.allow({"name", "op", "target", "args", "kwargs", "outputs", "saved"});
-    static constexpr std::pair<const char*, nn::GraphNode::Op> kOps[] = {
-        {"placeholder", nn::GraphNode::Op::placeholder}, {"call_module", nn::GraphNode::Op::call_module}, {"call_function", nn::GraphNode::Op::call_function},
-        {"call_method", nn::GraphNode::Op::call_method}, {"get_attr", nn::GraphNode::Op::get_attr},       {"output", nn::GraphNode::Op::output},
-        {"custom", nn::GraphNode::Op::custom}};
+    static constexpr std::pair<const char*, nn::GraphNode::Op> kOps[] = {{"placeholder", nn::GraphNode::Op::placeholder},
+                                                                         {"call_module", nn::GraphNode::Op::call_module},
+                                                                         {"call_function", nn::GraphNode::Op::call_function},
+                                                                         {"call_method", nn::GraphNode::Op::call_method},
+                                                                         {"get_attr", nn::GraphNode::Op::get_attr},
+                                                                         {"output", nn::GraphNode::Op::output},
+                                                                         {"custom", nn::GraphNode::Op::custom}};
     nn::GraphNode n;
     n.where = node.where();
     n.name = node.at("name").text();

@@ -13,7 +13,17 @@ namespace memest {
 
 /// What a storage is for. A storage that changes its role changes category by an event.
 enum class Category : std::uint8_t {
-  parameter, buffer, gradient, optimizer_state, input, activation, temporary, autocast_cache, grad_scaler, workspace, assumed,
+  parameter,
+  buffer,
+  gradient,
+  optimizer_state,
+  input,
+  activation,
+  temporary,
+  autocast_cache,
+  grad_scaler,
+  workspace,
+  assumed,
 };
 inline constexpr int kCategoryCount = int(Category::assumed) + 1;
 std::string_view name_of(Category category);
@@ -37,7 +47,7 @@ struct MemoryEvent {
   ModuleId module;    ///< index into MemoryTrace::modules
   BlockId block;      ///< counts allocs from 0
   Bytes bytes;
-  const char* op;     ///< the op that ran: "aten::mm"; "" outside ops
+  const char* op;  ///< the op that ran: "aten::mm"; "" outside ops
 };
 
 /// A phase begins before the event with this index; it ends where the next begins.

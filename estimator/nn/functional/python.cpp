@@ -11,13 +11,17 @@ namespace {
 using I = std::int64_t;
 
 bool is_tensor(const Value& v) { return std::holds_alternative<Tensor>(v); }
-bool is_number(const Value& v) { return std::holds_alternative<I>(v) || std::holds_alternative<double>(v) || std::holds_alternative<bool>(v); }
+bool is_number(const Value& v) {
+  return std::holds_alternative<I>(v) || std::holds_alternative<double>(v) || std::holds_alternative<bool>(v);
+}
 const Values* items_of(const Value& v) {
   auto* l = std::get_if<std::shared_ptr<List>>(&v);
   return l ? &(*l)->items : nullptr;
 }
 
-Error unfit(const char* sign, const Value& a, const Value& b) { return Error(fmt::format("unsupported operands for {}: {} and {}", sign, describe(a), describe(b))); }
+Error unfit(const char* sign, const Value& a, const Value& b) {
+  return Error(fmt::format("unsupported operands for {}: {} and {}", sign, describe(a), describe(b)));
+}
 
 I floor_divided(I a, I b) {
   if (b == 0) throw Error("integer division by zero");
@@ -30,7 +34,8 @@ template <class Ints, class Floats>
 Value arithmetic(const char* sign, const char* op, const Value& a, const Value& b, Ints ints, Floats floats) {
   if (is_tensor(a) || is_tensor(b)) return call_op(op, {a, b}, {});
   if (!is_number(a) || !is_number(b)) throw unfit(sign, a, b);
-  if (std::holds_alternative<double>(a) || std::holds_alternative<double>(b)) return Value(floats(Unbox<double>::from(a), Unbox<double>::from(b)));
+  if (std::holds_alternative<double>(a) || std::holds_alternative<double>(b))
+    return Value(floats(Unbox<double>::from(a), Unbox<double>::from(b)));
   return Value(ints(Unbox<I>::from(a), Unbox<I>::from(b)));
 }
 
@@ -45,42 +50,57 @@ Value plus(const Value& a, const Value& b) {
 }
 Value minus(const Value& a, const Value& b) {
   if (is_number(a) && is_tensor(b)) return call_op("aten::rsub", {b, a}, {});
-  return arithmetic("-", "aten::sub", a, b, [](I x, I y) { return checked_add(x, checked_mul(-1, y)); }, [](double x, double y) { return x - y; });
+  return arithmetic(
+      "-", "aten::sub", a, b, [](I x, I y) { return checked_add(x, checked_mul(-1, y)); }, [](double x, double y) { return x - y; });
 }
-Value times(const Value& a, const Value& b) { return arithmetic("*", "aten::mul", a, b, checked_mul, [](double x, double y) { return x * y; }); }
+Value times(const Value& a, const Value& b) {
+  return arithmetic("*", "aten::mul", a, b, checked_mul, [](double x, double y) { return x * y; });
+}
 Value true_divided(const Value& a, const Value& b) {
   if (is_number(a) && is_tensor(b)) return call_op("aten::mul", {call_op("aten::reciprocal", {b}, {}), a}, {});
   auto divide = [](double x, double y) {
     if (y == 0) throw Error("division by zero");
     return x / y;
   };
-  return arithmetic("/", "aten::div", a, b, [&](I x, I y) { return divide(double(x), double(y)); }, divide);
+  return arithmetic(
+      "/", "aten::div", a, b, [&](I x, I y) { return divide(double(x), double(y)); }, divide);
 }
 
 const Function add_op{"add(Any self, Any other)", plus};
-const Function iadd_op{"iadd(Any self, Any other)", [](const Value& a, const Value& b) { return is_tensor(a) ? call_op("aten::add_", {a, b}, {}) : plus(a, b); }};
+const Function iadd_op{"iadd(Any self, Any other)", [](const Value& a, const Value& b) {
+                         return is_tensor(a) ? call_op("aten::add_", {a, b}, {}) : plus(a, b);
+                       }};
 const Function sub_op{"sub(Any self, Any other)", minus};
-const Function isub_op{"isub(Any self, Any other)", [](const Value& a, const Value& b) { return is_tensor(a) ? call_op("aten::sub_", {a, b}, {}) : minus(a, b); }};
+const Function isub_op{"isub(Any self, Any other)", [](const Value& a, const Value& b) {
+                         return is_tensor(a) ? call_op("aten::sub_", {a, b}, {}) : minus(a, b);
+                       }};
 const Function mul_op{"mul(Any self, Any other)", times};
-const Function imul_op{"imul(Any self, Any other)", [](const Value& a, const Value& b) { return is_tensor(a) ? call_op("aten::mul_", {a, b}, {}) : times(a, b); }};
+const Function imul_op{"imul(Any self, Any other)", [](const Value& a, const Value& b) {
+                         return is_tensor(a) ? call_op("aten::mul_", {a, b}, {}) : times(a, b);
+                       }};
 const Function truediv_op{"truediv(Any self, Any other)", true_divided};
-const Function itruediv_op{"itruediv(Any self, Any other)", [](const Value& a, const Value& b) { return is_tensor(a) ? call_op("aten::div_", {a, b}, {}) : true_divided(a, b); }};
+const Function itruediv_op{"itruediv(Any self, Any other)", [](const Value& a, const Value& b) {
+                             return is_tensor(a) ? call_op("aten::div_", {a, b}, {}) : true_divided(a, b);
+                           }};
 const Function div_op{"div(Any self, Any other)", true_divided};
 const Function floordiv_op{"floordiv(Any self, Any other)", [](const Value& a, const Value& b) {
-                             return arithmetic("//", "aten::floor_divide", a, b, floor_divided, [](double x, double y) { return std::floor(x / y); });
+                             return arithmetic("//", "aten::floor_divide", a, b, floor_divided,
+                                               [](double x, double y) { return std::floor(x / y); });
                            }};
 const Function mod_op{"mod(Any self, Any other)", [](const Value& a, const Value& b) {
-                        return arithmetic("%", "aten::remainder", a, b, [](I x, I y) { return x - floor_divided(x, y) * y; },
-                                          [](double x, double y) { return x - std::floor(x / y) * y; });
+                        return arithmetic(
+                            "%", "aten::remainder", a, b, [](I x, I y) { return x - floor_divided(x, y) * y; },
+                            [](double x, double y) { return x - std::floor(x / y) * y; });
                       }};
 const Function pow_op{"pow(Any self, Any exponent)", [](const Value& a, const Value& b) {
-                        return arithmetic("**", "aten::pow", a, b,
-                                          [](I x, I y) {
-                                            I p = 1;
-                                            for (I i = 0; i < std::min<I>(y, 64); ++i) p = checked_mul(p, x);
-                                            return p;
-                                          },
-                                          [](double x, double y) { return std::pow(x, y); });
+                        return arithmetic(
+                            "**", "aten::pow", a, b,
+                            [](I x, I y) {
+                              I p = 1;
+                              for (I i = 0; i < std::min<I>(y, 64); ++i) p = checked_mul(p, x);
+                              return p;
+                            },
+                            [](double x, double y) { return std::pow(x, y); });
                       }};
 const Function neg_op{"neg(Any self)", [](const Value& a) -> Value {
                         if (auto* i = std::get_if<I>(&a)) return checked_mul(-1, *i);
@@ -113,7 +133,8 @@ Value list_item(const List& list, const Value& index) {
   return list.items[std::size_t(i < 0 ? i + n : i)];
 }
 
-/// Tensor indexing (torch/csrc/autograd/python_variable_indexing.cpp): integers, slices, None and ... as views, then tensors by aten::index.
+/// Tensor indexing (torch/csrc/autograd/python_variable_indexing.cpp): integers, slices, None and ... as views, then tensors by
+/// aten::index.
 Value tensor_item(const Tensor& x, const Value& index) {
   Values parts{index};
   if (auto* list = std::get_if<std::shared_ptr<List>>(&index); list && (*list)->is_tuple) parts = (*list)->items;
@@ -182,7 +203,8 @@ const Function getattr{"getattr(Any self, str name)", [](const Value& self, cons
                        }};
 
 // ---- methods ---------------------------------------------------------------------------------------------------------------
-const Function size{"size(Tensor self, int? dim=None)", [](T x, std::optional<I> dim) -> Value { return dim ? Value(x.size(*dim)) : size_tuple(x); }};
+const Function size{"size(Tensor self, int? dim=None)",
+                    [](T x, std::optional<I> dim) -> Value { return dim ? Value(x.size(*dim)) : size_tuple(x); }};
 const Function dim{"dim(Tensor self)", [](T x) { return I{x.dim()}; }};
 const Function numel{"numel(Tensor self)", [](T x) { return I{x.numel()}; }};
 #define MEMEST_CAST(NAME, TYPE) const Function NAME##_method{#NAME "(Tensor self)", [](T x) { return ops::to(x, DType::TYPE); }};

@@ -14,8 +14,9 @@ class Linear final : public UnaryModule {
   }
   Tensor forward(T input) override { return ops::linear(input, parameter(0), parameter(1)); }
 };
-const Layer linear{"Linear(int in_features, int out_features, bool bias=True)",
-                   [](I in_features, I out_features, bool bias) -> ModulePtr { return std::make_shared<Linear>(in_features, out_features, bias); }};
+const Layer linear{"Linear(int in_features, int out_features, bool bias=True)", [](I in_features, I out_features, bool bias) -> ModulePtr {
+                     return std::make_shared<Linear>(in_features, out_features, bias);
+                   }};
 
 struct Identity final : UnaryModule {
   Identity() : UnaryModule("Identity") {}
@@ -31,7 +32,8 @@ class Flatten final : public UnaryModule {
  private:
   I start_, end_;
 };
-const Layer flatten{"Flatten(int start_dim=1, int end_dim=-1)", [](I start_dim, I end_dim) -> ModulePtr { return std::make_shared<Flatten>(start_dim, end_dim); }};
+const Layer flatten{"Flatten(int start_dim=1, int end_dim=-1)",
+                    [](I start_dim, I end_dim) -> ModulePtr { return std::make_shared<Flatten>(start_dim, end_dim); }};
 
 class Dropout final : public UnaryModule {
  public:
@@ -45,7 +47,8 @@ class Dropout final : public UnaryModule {
   double p_;
   bool inplace_;
 };
-const Layer dropout{"Dropout(float p=0.5, bool inplace=False)", [](double p, bool inplace) -> ModulePtr { return std::make_shared<Dropout>(p, inplace); }};
+const Layer dropout{"Dropout(float p=0.5, bool inplace=False)",
+                    [](double p, bool inplace) -> ModulePtr { return std::make_shared<Dropout>(p, inplace); }};
 
 class Embedding final : public UnaryModule {
  public:
@@ -59,27 +62,33 @@ class Embedding final : public UnaryModule {
   I padding_idx_;
   bool scale_grad_by_freq_;
 };
-const Layer embedding{"Embedding(int num_embeddings, int embedding_dim, int? padding_idx=None, float? max_norm=None, float norm_type=2.0, bool scale_grad_by_freq=False, "
-                      "bool sparse=False)",
-                      [](I num_embeddings, I embedding_dim, std::optional<I> padding_idx, std::optional<double> max_norm, double, bool scale_grad_by_freq,
-                         bool sparse) -> ModulePtr {
-                        if (max_norm) throw Error("Embedding: max_norm is not modelled");
-                        if (sparse) throw Error("Embedding: sparse gradients are not modelled");
-                        return std::make_shared<Embedding>(num_embeddings, embedding_dim, padding_idx, scale_grad_by_freq);
-                      }};
+const Layer embedding{
+    "Embedding(int num_embeddings, int embedding_dim, int? padding_idx=None, float? max_norm=None, float norm_type=2.0, bool "
+    "scale_grad_by_freq=False, "
+    "bool sparse=False)",
+    [](I num_embeddings, I embedding_dim, std::optional<I> padding_idx, std::optional<double> max_norm, double, bool scale_grad_by_freq,
+       bool sparse) -> ModulePtr {
+      if (max_norm) throw Error("Embedding: max_norm is not modelled");
+      if (sparse) throw Error("Embedding: sparse gradients are not modelled");
+      return std::make_shared<Embedding>(num_embeddings, embedding_dim, padding_idx, scale_grad_by_freq);
+    }};
 
 /// x + body(x).
 class Residual final : public UnaryModule {
  public:
-  explicit Residual(const std::vector<ModulePtr>& layers) : UnaryModule("Residual"), body_(register_module("body", std::make_shared<Sequential>(layers))) {}
+  explicit Residual(const std::vector<ModulePtr>& layers)
+      : UnaryModule("Residual"), body_(register_module("body", std::make_shared<Sequential>(layers))) {}
   Tensor forward(T input) override { return ops::add(input, (*body_)(input), 1); }
 
  private:
   std::shared_ptr<Sequential> body_;
 };
-const Container sequential{"Sequential", "runs its layers one after the other", [](const std::vector<ModulePtr>& layers) -> ModulePtr { return std::make_shared<Sequential>(layers); }};
-const Container module_list{"ModuleList", "holds modules that a graph calls by path", [](const std::vector<ModulePtr>& layers) -> ModulePtr { return std::make_shared<ModuleList>(layers); }};
-const Container residual{"Residual", "x + layers(x)", [](const std::vector<ModulePtr>& layers) -> ModulePtr { return std::make_shared<Residual>(layers); }};
+const Container sequential{"Sequential", "runs its layers one after the other",
+                           [](const std::vector<ModulePtr>& layers) -> ModulePtr { return std::make_shared<Sequential>(layers); }};
+const Container module_list{"ModuleList", "holds modules that a graph calls by path",
+                            [](const std::vector<ModulePtr>& layers) -> ModulePtr { return std::make_shared<ModuleList>(layers); }};
+const Container residual{"Residual", "x + layers(x)",
+                         [](const std::vector<ModulePtr>& layers) -> ModulePtr { return std::make_shared<Residual>(layers); }};
 
 }  // namespace
 }  // namespace memest::nn

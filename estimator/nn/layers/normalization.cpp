@@ -21,11 +21,13 @@ class BatchNorm final : public UnaryModule {
     new_buffer("num_batches_tracked", {}, DType::int64, track);
   }
   Tensor forward(T input) override {
-    if (input.dim() < least_ || input.dim() > most_) throw Error(fmt::format("expected {}D input (got {}D input)", least_ == most_ ? std::to_string(least_) : fmt::format("{}D or {}", least_, most_), input.dim()));
+    if (input.dim() < least_ || input.dim() > most_)
+      throw Error(fmt::format("expected {}D input (got {}D input)",
+                              least_ == most_ ? std::to_string(least_) : fmt::format("{}D or {}", least_, most_), input.dim()));
     // self.num_batches_tracked.add_(1) writes in place
     const bool batch_statistics = training || !track_;
-    return ops::batch_norm(input, parameter(0), parameter(1), !training || track_ ? buffer(0) : Tensor(), !training || track_ ? buffer(1) : Tensor(), batch_statistics,
-                           momentum_, eps_, true);
+    return ops::batch_norm(input, parameter(0), parameter(1), !training || track_ ? buffer(0) : Tensor(),
+                           !training || track_ ? buffer(1) : Tensor(), batch_statistics, momentum_, eps_, true);
   }
 
  private:
@@ -33,10 +35,11 @@ class BatchNorm final : public UnaryModule {
   double eps_, momentum_;
   bool track_;
 };
-#define MEMEST_BATCH_NORM(NAME, LEAST, MOST)                                                                                                           \
-  const Layer NAME##_layer{#NAME "(int num_features, float eps=1e-05, float? momentum=0.1, bool affine=True, bool track_running_stats=True)",          \
-                           [](I features, double eps, std::optional<double> momentum, bool affine, bool track) -> ModulePtr {                          \
-                             return std::make_shared<BatchNorm>(#NAME, LEAST, MOST, features, eps, momentum, affine, track);                           \
+#define MEMEST_BATCH_NORM(NAME, LEAST, MOST)                                                                                            \
+  const Layer NAME##_layer{#NAME                                                                                                        \
+                           "(int num_features, float eps=1e-05, float? momentum=0.1, bool affine=True, bool track_running_stats=True)", \
+                           [](I features, double eps, std::optional<double> momentum, bool affine, bool track) -> ModulePtr {           \
+                             return std::make_shared<BatchNorm>(#NAME, LEAST, MOST, features, eps, momentum, affine, track);            \
                            }};
 MEMEST_BATCH_NORM(BatchNorm1d, 2, 3)
 MEMEST_BATCH_NORM(BatchNorm2d, 4, 4)
@@ -56,12 +59,15 @@ class LayerNorm final : public UnaryModule {
   double eps_;
 };
 const Layer layer_norm{"LayerNorm(int[1] normalized_shape, float eps=1e-05, bool elementwise_affine=True, bool bias=True)",
-                       [](const Dims& shape, double eps, bool affine, bool bias) -> ModulePtr { return std::make_shared<LayerNorm>(shape, eps, affine, bias); }};
+                       [](const Dims& shape, double eps, bool affine, bool bias) -> ModulePtr {
+                         return std::make_shared<LayerNorm>(shape, eps, affine, bias);
+                       }};
 
 class GroupNorm final : public UnaryModule {
  public:
   GroupNorm(I groups, I channels, double eps, bool affine) : UnaryModule("GroupNorm"), groups_(groups), eps_(eps) {
-    if (groups < 1 || channels % groups != 0) throw Error(fmt::format("GroupNorm: num_channels ({}) must be divisible by num_groups ({})", channels, groups));
+    if (groups < 1 || channels % groups != 0)
+      throw Error(fmt::format("GroupNorm: num_channels ({}) must be divisible by num_groups ({})", channels, groups));
     new_parameter("weight", {channels}, affine);
     new_parameter("bias", {channels}, affine);
   }
@@ -71,8 +77,9 @@ class GroupNorm final : public UnaryModule {
   I groups_;
   double eps_;
 };
-const Layer group_norm{"GroupNorm(int num_groups, int num_channels, float eps=1e-05, bool affine=True)",
-                       [](I groups, I channels, double eps, bool affine) -> ModulePtr { return std::make_shared<GroupNorm>(groups, channels, eps, affine); }};
+const Layer group_norm{
+    "GroupNorm(int num_groups, int num_channels, float eps=1e-05, bool affine=True)",
+    [](I groups, I channels, double eps, bool affine) -> ModulePtr { return std::make_shared<GroupNorm>(groups, channels, eps, affine); }};
 
 }  // namespace
 }  // namespace memest::nn
