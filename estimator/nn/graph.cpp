@@ -108,9 +108,10 @@ class ExpressionReader {
   std::vector<std::string>* names_;
 };
 
+/// The slots of an argument in the order in which Python lets go of them after the call: lists and tuples from their end.
 void visit_slots(const GraphArgument& argument, const std::function<void(int)>& f) {
   if (argument.form == GraphArgument::Form::value) f(argument.slot);
-  for (auto& item : argument.items) visit_slots(item, f);
+  for (std::size_t i = argument.items.size(); i-- > 0;) visit_slots(argument.items[i], f);
 }
 
 }  // namespace
@@ -278,8 +279,13 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
       }
       if (n.op == GraphNode::Op::output) return result;
     }
-    frame[std::size_t(n.slot)] = std::move(result);
-    for (int slot : dead_[i]) frame[std::size_t(slot)] = None{};
+    // The call's operands go first, then the name is bound, and with that its old value goes.
+    bool unused = false;
+    for (int slot : dead_[i]) {
+      if (slot == n.slot) unused = true;
+      else frame[std::size_t(slot)] = None{};
+    }
+    if (!unused) frame[std::size_t(n.slot)] = std::move(result);
   }
   return None{};
 }

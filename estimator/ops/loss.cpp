@@ -46,8 +46,10 @@ Tensor nll_loss(T self, T target, T weight, std::int64_t reduction, std::int64_t
                 ", found " + to_string(target.sizes()));
   auto fn = node(spatial ? "NllLoss2DBackward0" : "NllLossBackward0", {self}, {self, target, weight},
                  [](Backward& w, T x, T, T, T) { w.out[0] = empty(x.sizes(), x.dtype()); });
+  Tensor total_weight;
+  if (spatial) total_weight = empty({}, self.dtype());  // NLLLoss2d.cu resizes it first
   Tensor y = reduction == 0 ? empty(target.sizes(), self.dtype()) : empty({}, self.dtype());
-  Tensor total_weight = empty({}, self.dtype());
+  if (!spatial) total_weight = empty({}, self.dtype());
   fn.outputs({y}, {total_weight});
   return y;
 }
