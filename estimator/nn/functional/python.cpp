@@ -202,6 +202,9 @@ const Function getattr{"getattr(Any self, str name)", [](const Value& self, cons
                          throw Error("getattr: no attribute '" + name + "' of " + describe(self));
                        }};
 
+// Rebinding a name to None is how a graph writes Python's del, and the end of a helper's locals.
+const Function none{"none()", []() -> Value { return None{}; }};
+
 // ---- methods ---------------------------------------------------------------------------------------------------------------
 const Function size{"size(Tensor self, int? dim=None)",
                     [](T x, std::optional<I> dim) -> Value { return dim ? Value(x.size(*dim)) : size_tuple(x); }};
