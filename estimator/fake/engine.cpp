@@ -25,7 +25,6 @@ void accumulate(Tensor& slot, Tensor gradient) {
 /// What one backward call knows of a node. It belongs to the call: a nested backward has its own.
 struct State {
   int dependencies = 0;
-  bool queued = false;
   Tensors buffer;
 };
 
@@ -36,15 +35,20 @@ class GraphTask {
     auto& buffer = states_[root.get()].buffer;
     buffer.resize(root->inputs.size());
     accumulate(buffer[std::size_t(root_nr)], std::move(gradient));
-    ready_.push(root);
+    ready_.push({root, &states_[root.get()]});
     while (!ready_.empty()) {
-      Ref<Node> n = ready_.top();
+      const Ready next = ready_.top();
       ready_.pop();
-      evaluate(*n, retain_graph);
+      evaluate(next, retain_graph);
     }
   }
 
  private:
+  struct Ready {
+    Ref<Node> node;
+    State* state;  ///< into states_, whose elements stay where they are
+  };
+
   void count_dependencies(Node* root) {
     std::vector<Node*> stack{root};
     states_.try_emplace(root);
@@ -61,8 +65,9 @@ class GraphTask {
   }
 
   // Engine::evaluate_function and call_function
-  void evaluate(Node& n, bool retain_graph) {
-    Tensors outputs = call(n);
+  void evaluate(const Ready& next, bool retain_graph) {
+    Node& n = *next.node;
+    Tensors outputs = call(n, *next.state);
     if (!retain_graph) n.release_variables();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       auto& edge = n.next[i];
@@ -72,12 +77,12 @@ class GraphTask {
       Runtime& rt = runtime();
       Scoped<const char*> op(rt.op, edge.node->name);
       accumulate(state.buffer[std::size_t(edge.nr)], std::move(outputs[i]));
-      if (--state.dependencies == 0) ready_.push(edge.node);
+      if (--state.dependencies == 0) ready_.push({edge.node, &state});
     }
   }
 
-  Tensors call(Node& n) {
-    Tensors gradients = std::move(states_.find(&n)->second.buffer);
+  Tensors call(Node& n, State& state) {
+    Tensors gradients = std::move(state.buffer);
     Runtime& rt = runtime();
     Scoped<ModuleId> module(rt.module, n.module);
     Scoped<const char*> op(rt.op, n.name);
@@ -106,9 +111,9 @@ class GraphTask {
   }
 
   struct Later {  // a lower sequence number is done later; AccumulateGrad has the highest
-    bool operator()(const Ref<Node>& a, const Ref<Node>& b) const { return a->sequence_nr < b->sequence_nr; }
+    bool operator()(const Ready& a, const Ready& b) const { return a.node->sequence_nr < b.node->sequence_nr; }
   };
-  std::priority_queue<Ref<Node>, std::vector<Ref<Node>>, Later> ready_;
+  std::priority_queue<Ready, std::vector<Ready>, Later> ready_;
   std::unordered_map<Node*, State> states_;
 };
 

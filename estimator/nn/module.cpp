@@ -68,9 +68,8 @@ bool Module::tie(const std::string& path, const std::string& to) {
   return true;
 }
 
-void Module::visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f, std::vector<const Module*>& seen) {
-  if (std::find(seen.begin(), seen.end(), this) != seen.end()) return;
-  seen.push_back(this);
+void Module::visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f, std::unordered_set<const Module*>& seen) {
+  if (!seen.insert(this).second) return;
   f(path, *this);
   for (auto& [name, child] : children_) child->visit(path.empty() ? name : path + "." + name, f, seen);
 }
@@ -81,14 +80,13 @@ using Named = std::vector<std::pair<std::string, Tensor>>;
 
 std::vector<std::pair<std::string, Tensor>> Module::named_parameters() {
   Named all;
-  std::vector<const Module*> seen;
-  std::vector<const TensorImpl*> known;
+  std::unordered_set<const Module*> seen;
+  std::unordered_set<const TensorImpl*> known;
   visit(
       "",
       [&](const std::string& path, Module& m) {
         for (auto& [name, p] : m.parameters_) {
-          if (!p || std::find(known.begin(), known.end(), p.get()) != known.end()) continue;
-          known.push_back(p.get());
+          if (!p || !known.insert(p.get()).second) continue;
           all.emplace_back(path.empty() ? name : path + "." + name, p);
         }
       },
@@ -97,7 +95,7 @@ std::vector<std::pair<std::string, Tensor>> Module::named_parameters() {
 }
 std::vector<std::pair<std::string, Tensor>> Module::named_buffers() {
   Named all;
-  std::vector<const Module*> seen;
+  std::unordered_set<const Module*> seen;
   visit(
       "",
       [&](const std::string& path, Module& m) {
@@ -128,7 +126,7 @@ void Module::to_device(MemoryFormat format) {
 }
 
 void Module::train(bool mode) {
-  std::vector<const Module*> seen;
+  std::unordered_set<const Module*> seen;
   visit(
       "", [mode](const std::string&, Module& m) { m.training = mode; }, seen);
 }

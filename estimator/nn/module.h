@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,7 @@ class Module {
   T buffer(std::size_t i) const { return buffers_[i].second; }
 
  private:
-  void visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f, std::vector<const Module*>& seen);
+  void visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f, std::unordered_set<const Module*>& seen);
 
   std::string type_, path_;
   ModuleId id_ = 0;
