@@ -149,7 +149,12 @@ Estimate estimate(const EstimateRequest& request) {
   auto model = spec::read_model(request.spec, request.read);
   e.name = model->name;
   e.kind = model->kind;
-  e.states = run::run_loop(*model, request.run);
+  try {
+    e.states = run::run_loop(*model, request.run);
+  } catch (Error& error) {
+    if (error.has_place()) error.within(request.spec);
+    throw;
+  }
   e.diagnostics = runtime.diagnostics;
 
   e.replay = replay(e.trace(), replay_options);

@@ -31,6 +31,9 @@ std::string to_json(const Estimate& e) {
     run[setting.name] = setting.value;
     origins[setting.name] = setting.origin;
   }
+  Json inputs = Json::array();
+  for (auto& input : s.inputs) inputs.push_back({{"name", input.name}, {"shape", std::vector<std::int64_t>(input.sizes.begin(), input.sizes.end())}, {"dtype", name_of(input.dtype)}});
+  run["input_tensors"] = inputs;
   run["origins"] = origins;
   j["run"] = run;
   j["totals"] = {{"allocated_peak_bytes", e.replay.allocated_peak},

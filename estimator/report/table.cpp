@@ -31,8 +31,11 @@ std::string headline(const Estimate& e) {
   for (auto b : o.batches) batches.push_back(std::to_string(b));
   parts.push_back("batch " + join(batches, ","));
   if (o.mode == run::Mode::train && o.grad_accum > 1) parts.push_back(fmt::format("accumulating {}", o.grad_accum));
-  for (auto& s : e.settings)
-    if (s.name == "image" || s.name == "seq" || s.name == "height" || s.name == "width") parts.push_back(s.name + " " + s.value);
+  for (auto& input : e.states.inputs) {  // without the batch
+    std::vector<std::string> sizes;
+    for (int i = 1; i < input.sizes.size(); ++i) sizes.push_back(std::to_string(input.sizes[i]));
+    if (!sizes.empty()) parts.push_back(join(sizes, "×"));
+  }
   static constexpr const char* precisions[] = {"fp32", "AMP fp16", "AMP bf16", "bf16", "fp16"};
   parts.emplace_back(precisions[int(o.precision)]);
   if (o.mode == run::Mode::train) {

@@ -39,6 +39,7 @@ class Loop {
     model_.root->train(training_);
     set_batch(1);
     choose_loss();
+    for (auto& x : host_inputs()) result_.inputs.push_back({model_.inputs[result_.inputs.size()].name, x.sizes(), x.dtype()});
     model_.root->enter_trace();
     rt_.begin_phase(Phase::load, 0);
     model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);

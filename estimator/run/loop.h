@@ -12,6 +12,12 @@ struct RunResult {
   Bytes parameter_bytes = 0, trainable_bytes = 0, buffer_bytes = 0;  ///< unrounded, shared ones once
   Bytes gradient_bytes = 0, optimizer_state_bytes = 0;
   std::string loss;  ///< as resolved
+  struct Input {
+    std::string name;
+    Dims sizes;
+    DType dtype;
+  };
+  std::vector<Input> inputs;  ///< of the first step
 };
 
 /// Loads the model and runs the loop on the current runtime; its trace, which ends with the last phase, moves into the result. Throws Error
