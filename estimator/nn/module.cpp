@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "fake/autograd.h"
 #include "fake/runtime.h"
+#include "ops/copy.h"
 
 namespace memest::nn {
 
@@ -115,11 +116,14 @@ void Module::to_device(MemoryFormat format) {
   for (auto& [name, child] : children_) child->to_device(format);
   auto move = [&](Tensor& x, Category category) {
     if (!x || !x->storage->host) return;
-    if (format == MemoryFormat::channels_last && x.dim() == 4) x->strides = channels_last_strides(x.sizes());
     Runtime& rt = runtime();
     CategoryScope scope(category);
     Scoped<ModuleId> module(rt.module, entered_ ? id_ : rt.module);
-    x->storage = Ref<Storage>(new Storage(x->storage->bytes, false));
+    if (format == MemoryFormat::channels_last && x.dim() == 5)
+      throw Error("required rank 4 tensor to use channels_last format: " + type_ + " has a tensor of sizes " + to_string(x.sizes()));
+    Tensor moved = ops::to_device(x, x.dim() == 4 ? format : MemoryFormat::preserve);
+    x->strides = moved.strides();
+    x->storage = moved->storage;
   };
   for (auto& [name, p] : parameters_) move(p, Category::parameter);
   for (auto& [name, b] : buffers_) move(b, Category::buffer);

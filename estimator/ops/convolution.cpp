@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "ops/copy.h"
 #include "ops/iterator.h"
 #include "ops/reductions.h"
@@ -84,22 +87,176 @@ void check(T input, T weight, T bias, const Geometry& g) {
 
 Tensor in_format(T x, MemoryFormat format) { return is_contiguous(x, format) ? x : ops::clone(x, format); }
 
+/// _convolution's `k == 3`: one spatial dimension becomes two (view4d).
+Tensor as_2d(T x) {
+  Dims sizes = x.sizes(), strides = x.strides();
+  sizes.insert(2, 1);
+  strides.insert(2, sizes[3] * strides[2]);
+  return share(x, sizes, strides, x->offset);
+}
+Tensor back_to_1d(T x) {
+  Dims sizes = x.sizes(), strides = x.strides();
+  sizes.erase(2);
+  strides.erase(2);
+  return share(x, sizes, strides, x->offset);
+}
+
+// select_conv_backend for CUDA; what cuDNN refuses (empty inputs aside) does not occur with the types and sizes of models.
+enum class Backend { empty, cudnn, cudnn_transposed, depthwise_2d, depthwise_3d };
+
+bool is_depthwise(T input, T weight, const Geometry& g) {
+  return !g.transposed && input.sizes()[1] == g.groups && g.groups > 1 && weight.sizes()[0] % input.sizes()[1] == 0;
+}
+
+/// check_cudnn_depthwise_workload_with_filter.
+bool cudnn_depthwise_pays(T input, T weight, I stride) {
+  const Dims &n = input.sizes(), &k = weight.sizes();
+  if (n[2] == 1 && stride == 1) return true;
+  const I filter = k[3], width = n[3], channels = n[1], batch = n[0];
+  if (k[2] != filter || (filter != 1 && filter != 3 && filter != 5) || width < 7 || stride > 2) return false;
+  if (stride == 1) return true;
+  if (batch == 1) return filter != 1 || width <= 28;
+  if (filter == 1) return batch <= 16 && channels >= 128 && width <= 7;
+  return channels >= 512 || (channels >= 256 && width >= 28);
+}
+
+/// ConvParams::use_cudnn_depthwise.
+bool depthwise_uses_cudnn(T input, T weight, const Geometry& g) {
+  if (conv_memory_format(input, weight) != MemoryFormat::contiguous) return true;
+  constexpr I most = std::numeric_limits<std::int32_t>::max();
+  if (input.numel() > most || weight.numel() > most) return true;  // the native kernels index with 32 bits
+  const bool dilated = std::any_of(g.dilation.begin(), g.dilation.end(), [](I d) { return d != 1; });
+  return input.dtype() == DType::float16 && weight.dtype() == DType::float16 && input.dim() == 4 && !dilated &&
+         (g.stride[0] == g.stride[1] || input.sizes()[2] == 1) && input.sizes()[1] >= 32 &&
+         cudnn_depthwise_pays(input, weight, g.stride[1]);
+}
+
+Backend backend_of(T input, T weight, const Geometry& g) {
+  if (input.numel() == 0) return Backend::empty;
+  if (is_depthwise(input, weight, g) && !depthwise_uses_cudnn(input, weight, g))
+    return input.dim() == 4 ? Backend::depthwise_2d : Backend::depthwise_3d;
+  return g.transposed ? Backend::cudnn_transposed : Backend::cudnn;
+}
+
+struct ConvGradients {
+  Tensor input, weight;
+};
+
+/// cudnn_convolution_backward, cudnn_convolution_transpose_backward (native/cudnn/ConvShared.cpp).
+ConvGradients cudnn_backward(T given, T input, T weight, bool transposed, bool needs_input, bool needs_weight) {
+  const MemoryFormat own = suggest_memory_format(input);
+  // `.to(format)` leaves a gradient alone whose strides suggest the format, an expanded one too; the transposed form asks for contiguity.
+  const bool kept = transposed ? is_contiguous(given, own) : suggest_memory_format(given) == own;
+  const Tensor grad = kept ? given : ops::clone(given, own);
+  ConvGradients out;
+  auto input_gradient = [&] {
+    const MemoryFormat format = conv_memory_format(grad, weight);
+    out.input = empty(input.sizes(), grad.dtype(), format);
+    const Tensor w = in_format(weight, format);
+    const Tensor g = in_format(grad, format);
+  };
+  auto weight_gradient = [&] {
+    const MemoryFormat format = conv_memory_format(input, grad);
+    const Tensor g = in_format(grad, format);
+    const Tensor x = in_format(input, format);
+    out.weight = empty(weight.sizes(), grad.dtype(), format);
+  };
+  if (needs_input) input_gradient();
+  if (needs_weight) weight_gradient();
+  return out;
+}
+
+/// conv_depthwise2d_backward (native/cuda/DepthwiseConv2d.cu).
+ConvGradients depthwise_2d_backward(T grad, T input, T weight, bool needs_input, bool needs_weight) {
+  ConvGradients out;
+  const Tensor g = ops::contiguous_tensor(grad);
+  if (needs_weight) {
+    const Tensor x = ops::contiguous_tensor(input);
+    out.weight = empty(weight.sizes(), grad.dtype());
+  }
+  if (needs_input) {
+    const Tensor w = ops::contiguous_tensor(weight);
+    out.input = empty(input.sizes(), grad.dtype());
+  }
+  return out;
+}
+
+/// ConvolutionBackward0: convolution_backward (native/Convolution.cpp).
+void convolution_backward(Backward& w, T saved_input, T saved_weight, const Geometry& geometry) {
+  Geometry g = geometry;
+  Tensor input = saved_input, weight = saved_weight, grad = w.grad[0];
+  const bool one_spatial = input.dim() == 3;
+  if (one_spatial) {
+    input = as_2d(ops::contiguous_tensor(input));
+    weight = as_2d(weight);
+    grad = as_2d(grad);
+    for (auto* list : {&g.stride, &g.dilation}) list->insert(0, 1);
+  }
+  const Backend backend = backend_of(input, weight, g);
+  const MemoryFormat format =
+      backend == Backend::cudnn || backend == Backend::cudnn_transposed ? conv_memory_format(input, weight) : MemoryFormat::contiguous;
+  ConvGradients found;
+  Tensor bias;
+  auto bias_gradient = [&](T of) { bias = ops::sum_kernel(of, all_but_channels(of.dim()), false, of.dtype()); };
+  switch (backend) {
+    case Backend::empty:
+      if (w.needs(0)) found.input = empty_like(input);
+      if (w.needs(1)) found.weight = empty_like(weight);
+      break;
+    case Backend::cudnn:
+    case Backend::cudnn_transposed: {
+      const Tensor x = w.needs(1) ? in_format(input, format) : input;
+      found = cudnn_backward(grad, x, weight, g.transposed, w.needs(0), w.needs(1));
+      break;
+    }
+    case Backend::depthwise_2d: found = depthwise_2d_backward(grad, input, weight, w.needs(0), w.needs(1)); break;
+    case Backend::depthwise_3d: {  // native/cuda/DepthwiseConv3d.cu also sums the bias
+      if (w.needs(0)) found.input = empty(input.sizes(), grad.dtype());
+      if (w.needs(1)) found.weight = empty(weight.sizes(), grad.dtype());
+      const Tensor contiguous_grad = ops::contiguous_tensor(grad);
+      const Tensor x = ops::contiguous_tensor(input);
+      const Tensor k = ops::contiguous_tensor(weight);
+      if (w.needs(2)) bias_gradient(contiguous_grad);
+      break;
+    }
+  }
+  if (w.needs(2) && !bias) bias_gradient(grad);
+  if (w.needs(0)) w.out[0] = one_spatial ? back_to_1d(found.input) : found.input;
+  if (w.needs(1)) w.out[1] = one_spatial ? back_to_1d(found.weight) : found.weight;
+  if (w.needs(2)) w.out[2] = bias;
+}
+
 Tensor convolution(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed,
                    const Dims& output_padding, I groups) {
-  const Geometry g{stride, padding, dilation, output_padding, transposed, groups};
+  Geometry g{stride, padding, dilation, output_padding, transposed, groups};
   check(input, weight, bias, g);
-  auto fn = node("ConvolutionBackward0", {input, weight, bias}, {input, weight}, [](Backward& w, T x, T k) {
-    const MemoryFormat format = conv_memory_format(x, k);
-    Tensor grad = in_format(w.grad[0], format);
-    Tensor x_in = w.needs(1) ? in_format(x, format) : Tensor();
-    Tensor k_in = w.needs(0) ? in_format(k, format) : Tensor();
-    if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype(), format);
-    if (w.needs(1)) w.out[1] = empty(k.sizes(), k.dtype(), format);
-    if (w.needs(2)) w.out[2] = ops::sum_kernel(grad, all_but_channels(grad.dim()), false, grad.dtype());
-  });
-  const MemoryFormat format = conv_memory_format(input, weight);
-  Tensor x = in_format(input, format), k = in_format(weight, format);
-  Tensor y = empty(output_sizes(input, weight, g), input.dtype(), format);
+  auto fn = node("ConvolutionBackward0", {input, weight, bias}, {input, weight},
+                 [g](Backward& w, T x, T k) { convolution_backward(w, x, k, g); });
+  const Dims sizes = output_sizes(input, weight, g);
+  Tensor y;
+  {
+    const bool one_spatial = input.dim() == 3;
+    Tensor x = input, k = weight;
+    if (one_spatial) {  // avoids NHWC for permuted input
+      x = as_2d(ops::contiguous_tensor(input));
+      k = as_2d(weight);
+      for (auto* list : {&g.stride, &g.dilation}) list->insert(0, 1);
+    }
+    const Backend backend = backend_of(x, k, g);
+    const MemoryFormat format =
+        backend == Backend::cudnn || backend == Backend::cudnn_transposed ? conv_memory_format(x, k) : MemoryFormat::contiguous;
+    Dims out = sizes;
+    if (one_spatial) out.insert(2, 1);
+    const Tensor x_in = in_format(x, format);
+    if (backend == Backend::depthwise_2d || backend == Backend::depthwise_3d) {
+      const Tensor k_in = ops::contiguous_tensor(k);
+      y = empty(out, x.dtype());
+    } else {
+      y = empty(out, x.dtype(), format);
+      const Tensor k_in = in_format(k, format);
+    }
+    if (one_spatial) y = back_to_1d(y);
+  }
   fn.outputs({y});
   return y;
 }

@@ -44,7 +44,7 @@ extern const Op<Tensor(T, std::optional<DType>, std::optional<MemoryFormat>)> to
     to_copy_impl};
 
 Tensor to_dtype(T self, DType dtype, bool, bool copy, std::optional<MemoryFormat> memory_format) {
-  const bool same_layout = !memory_format || *memory_format == MemoryFormat::preserve || is_contiguous(self, *memory_format);
+  const bool same_layout = !memory_format || *memory_format == MemoryFormat::preserve || suggest_memory_format(self) == *memory_format;  // to_will_alias
   if (self.dtype() == dtype && !copy && same_layout) return self;
   return to_copy_op(self, dtype, memory_format);
 }
@@ -91,6 +91,15 @@ const Op<Tensor(T)> detach{{"aten::detach(Tensor self) -> Tensor", Autocast::non
                            memest::detach};
 
 Tensor to_copy(T x, DType dtype) { return to_copy_op(x, dtype, std::nullopt); }
+Tensor to_device(T host, MemoryFormat format) {
+  if (format == MemoryFormat::preserve) return empty_strided(host.sizes(), host.strides(), host.dtype());
+  Tensor result = empty(host.sizes(), host.dtype(), format);
+  if (!is_contiguous(result)) {
+    CategoryScope category(Category::temporary);
+    const Tensor staging = empty(host.sizes(), host.dtype());
+  }
+  return result;
+}
 Tensor to(T x, DType dtype) { return x.dtype() == dtype ? x : to_copy(x, dtype); }
 }  // namespace ops
 

@@ -16,6 +16,8 @@ Tensor to_copy(T x, DType dtype);
 Tensor to(T x, DType dtype);
 /// x.float()
 inline Tensor to_float(T x) { return to(x, DType::float32); }
+/// x_host.to("cuda", memory_format=format): in another layout than the host's, by way of a contiguous copy (native/cuda/Copy.cu).
+Tensor to_device(T host, MemoryFormat format);
 inline Tensor contiguous_tensor(T x) { return contiguous(x, MemoryFormat::contiguous); }
 
 }  // namespace memest::ops

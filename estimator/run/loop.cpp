@@ -15,8 +15,7 @@ namespace {
 /// x_host.to("cuda").
 Tensor to_device(T host, MemoryFormat format) {
   CategoryScope category(Category::input);
-  if (format == MemoryFormat::channels_last && host.dim() == 4) return empty(host.sizes(), host.dtype(), format);
-  return empty_strided(host.sizes(), host.strides(), host.dtype());
+  return ops::to_device(host, format == MemoryFormat::channels_last && host.dim() == 4 ? format : MemoryFormat::preserve);
 }
 
 /// The tensor that a loss looks at: the output, or the first tensor of a structure.
