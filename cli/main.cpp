@@ -1,8 +1,9 @@
 // Parses, runs, prints, maps errors to exit codes.
 #include <fmt/core.h>
-#include <unistd.h>
-
 #include <new>
+
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -20,26 +21,30 @@ int report(const Error& e) {
   return e.kind() == Error::Kind::unknown ? cli::kCannotTell : cli::kUsage;
 }
 
-/// CLI11's message, with the nearest names where an option or subcommand does not exist.
-int usage(const CLI::App& app, const CLI::ParseError& e) {
+/// What was wrong with the command line, with the nearest names where an option or subcommand does not exist.
+int usage(const CLI::App& app, const CLI::ParseError& e, int argc, char** argv) {
   if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-  std::string hint;
   const CLI::App* at = &app;
   for (auto* sub : app.get_subcommands()) at = sub;
-  if (dynamic_cast<const CLI::ExtrasError*>(&e)) {
-    std::vector<std::string> names;
-    for (auto* option : at->get_options({}))
-      for (auto& name : option->get_lnames()) names.push_back("--" + name);
-    for (auto* sub : at->get_subcommands({})) names.push_back(sub->get_name());
+  std::string message = e.what(), hint;
+  std::vector<std::string> names;
+  for (auto* option : at->get_options({}))
+    for (auto& name : option->get_lnames()) names.push_back("--" + name);
+  for (auto* sub : at->get_subcommands([](const CLI::App*) { return true; })) names.push_back(sub->get_name());
+  if (at == &app && argc > 1 && argv[1][0] != '-') {
+    message = fmt::format("there is no subcommand '{}'", std::string_view(argv[1]).substr(0, 60));
+    hint = did_you_mean(argv[1], names);
+  } else if (dynamic_cast<const CLI::ExtrasError*>(&e)) {
     for (auto& extra : at->remaining(true)) {
-      hint = did_you_mean(extra.substr(0, extra.find('=')), names);
-      if (!hint.empty()) break;
+      const std::string name = extra.substr(0, extra.find('='));
+      if (!name.starts_with('-')) continue;
+      message = fmt::format("there is no option {}", name.substr(0, 60));
+      hint = did_you_mean(name, names);
+      break;
     }
   }
-  fmt::print(stderr, "memest: {}\n", e.what());
-  const std::string help = at == &app ? "memest --help" : "memest " + at->get_name() + " --help";
-  fmt::print(stderr, "  {}\n", hint.empty() ? help + " lists what there is" : hint);
-  return cli::kUsage;
+  const std::string help = (at == &app ? std::string("memest --help") : "memest " + at->get_name() + " --help") + " lists what there is";
+  return report(Error(message, hint.empty() ? help : hint));
 }
 
 }  // namespace
@@ -57,7 +62,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return usage(app, e);
+    return usage(app, e, argc, argv);
   }
   try {
     for (auto& command : commands)

@@ -143,7 +143,7 @@ std::vector<std::string> nearest(std::string_view name, const std::vector<std::s
   std::stable_sort(scored.begin(), scored.end(), [](auto& a, auto& b) { return a.first < b.first; });
   std::vector<std::string> names;
   for (auto& [distance, candidate] : scored)
-    if (names.size() < most) names.push_back(candidate);
+    if (names.size() < most && std::find(names.begin(), names.end(), candidate) == names.end()) names.push_back(candidate);
   return names;
 }
 

@@ -52,7 +52,7 @@ std::string headline(const Estimate& e) {
 std::string verdict(const Estimate& e) {
   if (!e.fit) return {};
   const Fit& fit = *e.fit;
-  const std::string name = fit.gpu.empty() ? human(fit.capacity) + " of GPU memory" : fit.gpu;
+  const std::string name = fit.gpu.empty() ? "the card" : fit.gpu;
   if (fit.fits && e.device_peak <= fit.capacity)
     return fmt::format("fits {}: needs {} of {}, {} to spare\n\n", name, human(e.device_peak), human(fit.capacity),
                        human(fit.capacity - e.device_peak));
@@ -74,6 +74,12 @@ std::string verdict(const Estimate& e) {
       "does not fit {}: needs {} of {}, {} too much\nout of memory in {} ({}): {} asked for with {} allocated, {} reserved\n\n", name,
       human(e.device_peak), human(fit.capacity), human(e.device_peak - fit.capacity), where, event.op, human(oom.requested),
       human(oom.allocated), human(oom.reserved));
+}
+
+/// Whether cuDNN runs, whose workspaces memest does not know.
+bool convolves(const Estimate& e) {
+  return std::any_of(e.trace().events.begin(), e.trace().events.end(),
+                     [](auto& event) { return std::string_view(event.op) == "aten::convolution"; });
 }
 
 std::string layers(const Estimate& e, int depth) {
@@ -131,7 +137,7 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
     text += line + "\n";
   }
   if (auto modules = layers(e, options.depth); !modules.empty()) text += "\n" + modules;
-  if (e.semantics == "cuda") text += "not modelled: cuDNN workspaces (usually 0-100 MiB)\n";
+  if (e.semantics == "cuda" && convolves(e)) text += "not modelled: cuDNN workspaces (usually 0-100 MiB)\n";
   return text;
 }
 
