@@ -151,7 +151,8 @@ void Graph::finish() {
     for (auto& [key, a] : n.kwargs) visit_slots(a, known);
     if (n.op == GraphNode::Op::output && i + 1 != nodes_.size())
       throw Error("the node after the output is never run").within(nodes_[i + 1].where);
-    if (n.op == GraphNode::Op::call_module && !find(n.target)) {
+    if (n.op == GraphNode::Op::call_module) n.module = find(n.target);
+    if (n.op == GraphNode::Op::call_module && !n.module) {
       std::vector<std::string> modules;
       for (auto& [name, child] : children()) modules.push_back(name);
       Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)),
@@ -223,7 +224,7 @@ Value Graph::run(const GraphNode& n, const Values& frame) {
   KeywordArguments keywords;
   for (auto& [key, a] : n.kwargs) keywords.emplace_back(key, evaluate(a, frame));
   switch (n.op) {
-    case GraphNode::Op::call_module: return find(n.target)->call(arguments, keywords);
+    case GraphNode::Op::call_module: return n.module->call(arguments, keywords);
     case GraphNode::Op::custom: return run_custom(n, arguments);
     case GraphNode::Op::output: return arguments.empty() ? Value(None{}) : arguments[0];
     default: return call_function(n.target, arguments, keywords, n.op == GraphNode::Op::call_method);

@@ -49,6 +49,7 @@ struct GraphNode {
   std::vector<std::pair<std::string, GraphArgument>> kwargs;
   std::string where;  ///< JSON pointer, for messages
   int slot = -1;      ///< its name's; filled in by Graph
+  Module* module = nullptr;  ///< of a call_module; filled in by Graph
 
   // of a custom op: what the user says of its outputs (shapes of sizes) and of what it saves
   struct Output {
