@@ -1,6 +1,6 @@
 #include <catch2/catch.hpp>
 
-#include "fake/fixture.h"
+#include "unit/fake/fixture.h"
 #include "ops/ops.h"
 
 using namespace memest;

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "fake/checkpoint.h"
-#include "fake/fixture.h"
+#include "unit/fake/fixture.h"
 #include "ops/ops.h"
 
 using namespace memest;

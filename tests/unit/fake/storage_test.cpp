@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "fake/fixture.h"
+#include "unit/fake/fixture.h"
 #include "fake/tensor.h"
 
 using namespace memest;

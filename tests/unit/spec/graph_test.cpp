@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "../fake/fixture.h"
+#include "unit/fake/fixture.h"
 #include "nn/layer.h"
 
 using namespace memest;
