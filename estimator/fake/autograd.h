@@ -216,6 +216,8 @@ void NewNode<F>::in_place(T self, std::initializer_list<Tensor> saved) {
 
 /// tensor.backward(gradient): without one, a tensor of ones. Runs on the engine's thread; saved tensors go as nodes are done.
 void backward(T root, Tensor gradient = {}, bool retain_graph = false);
+/// torch.autograd.backward(roots, gradients); all roots take part in autograd.
+void backward(const Tensors& roots, const Tensors& gradients, bool retain_graph = false);
 
 /// What the engine needs of ops: set by ops/, since fake/ names none.
 struct EngineOps {

@@ -30,12 +30,16 @@ struct State {
 
 class GraphTask {
  public:
-  void run(const Ref<Node>& root, int root_nr, Tensor gradient, bool retain_graph) {
-    count_dependencies(root.get());
-    auto& buffer = states_[root.get()].buffer;
-    buffer.resize(root->inputs.size());
-    accumulate(buffer[std::size_t(root_nr)], std::move(gradient));
-    ready_.push({root, &states_[root.get()]});
+  /// Engine::execute: several roots hang off a GraphRoot, whose gradients arrive in their order.
+  void run(const std::vector<Edge>& roots, const Tensors& gradients, bool retain_graph) {
+    for (auto& root : roots) count_dependencies(root.node.get());
+    for (auto& root : roots) ++states_[root.node.get()].dependencies;
+    for (std::size_t i = 0; i < roots.size(); ++i) {
+      State& state = states_[roots[i].node.get()];
+      state.buffer.resize(roots[i].node->inputs.size());
+      accumulate(state.buffer[std::size_t(roots[i].nr)], gradients[i]);
+      if (--state.dependencies == 0) ready_.push({roots[i].node, &state});
+    }
     while (!ready_.empty()) {
       const Ready next = ready_.top();
       ready_.pop();
@@ -50,8 +54,8 @@ class GraphTask {
   };
 
   void count_dependencies(Node* root) {
+    if (!states_.try_emplace(root).second) return;
     std::vector<Node*> stack{root};
-    states_.try_emplace(root);
     while (!stack.empty()) {
       Node* n = stack.back();
       stack.pop_back();
@@ -127,11 +131,16 @@ void backward(T root, Tensor gradient, bool retain_graph) {
       throw Error("grad can be implicitly created only for scalar outputs, but the loss has the sizes " + to_string(root.sizes()));
     gradient = engine_ops.ones_like(root);
   }
+  backward(Tensors{root}, Tensors{gradient}, retain_graph);
+}
+
+void backward(const Tensors& roots, const Tensors& gradients, bool retain_graph) {
   Runtime& rt = runtime();
   Scoped<bool> thread(rt.in_backward_thread, true);
   NoGrad guard;
-  const Edge edge = gradient_edge(root);
-  GraphTask().run(edge.node, edge.nr, gradient, retain_graph);
+  std::vector<Edge> edges;
+  for (auto& root : roots) edges.push_back(gradient_edge(root));
+  GraphTask().run(edges, gradients, retain_graph);
 }
 
 }  // namespace memest
