@@ -140,10 +140,6 @@ class Node:
         self.watched, self.death = False, None  # the event after which its object died; None: it was never seen to die
 
 
-class Attribute:
-    """In arguments: an attribute of a value (its dtype)."""
-
-
 def number(base):
     """A subclass of int or float that remembers the node which made it; arithmetic with it makes nodes."""
     class Number(base):
@@ -235,7 +231,7 @@ class Frame(TorchFunctionMode):
 
     def __init__(self, root, example):
         super().__init__()
-        self.root, self.example = root, example
+        self.root, self.example, self.calls = root, example, list(example.calls)
         self.nodes, self.known, self.events = [], {}, 0
         self.paths = {id(m): name for name, m in root.named_modules() if name}
         self.tensors = {}
@@ -244,7 +240,7 @@ class Frame(TorchFunctionMode):
                 if t is not None:
                     self.tensors.setdefault(id(t), f"{path}.{name}" if path else name)
         self.fetched, self.constants = {}, {}
-        self.kept_lists = []
+        self.dtypes = {}
 
     # -- values
     def add(self, op, target, args=(), kwargs=None, hint=None, pure=False):
@@ -333,6 +329,9 @@ class Frame(TorchFunctionMode):
         if a is Ellipsis:
             return {"ellipsis": True}
         if isinstance(a, torch.dtype):
+            if a == EXAMPLE and a in self.dtypes:  # it was read from a tensor
+                return self.dtypes[a]
+            a = torch.float32 if a == EXAMPLE else a
             return {"dtype": str(a).removeprefix("torch.")}
         if isinstance(a, torch.memory_format):
             return {"memory_format": str(a).removeprefix("torch.")}
@@ -374,7 +373,12 @@ class Frame(TorchFunctionMode):
         if name == "numel" and method:
             return self.number(func(*args, **kwargs), "call_method", "numel", args)
         if name == "dtype" and attribute:
-            return func(*args, **kwargs)
+            dtype = func(*args, **kwargs)
+            if isinstance(args[0], torch.Tensor) and dtype.is_floating_point:
+                node = Node("call_function", "getattr", [self.tensor(args[0]), "dtype"], {}, self.events, pure=True)
+                self.nodes.append(node)
+                self.dtypes[dtype] = node
+            return dtype
         if name in ANSWERED or name.startswith(("is_", "has_", "get_", "set_")):
             return func(*args, **kwargs)
         Frame.current = None
@@ -424,7 +428,8 @@ class Frame(TorchFunctionMode):
     def call_module(self, module, args, kwargs, original):
         Frame.current = None
         try:
-            result = original(module, *args, **kwargs)
+            known = self.calls.pop(0) if self.calls else (None, None)
+            result = unlike(known[1]) if known[0] == id(module) else original(module, *args, **kwargs)
         finally:
             Frame.current = self
         names = names_assigned()
@@ -434,7 +439,7 @@ class Frame(TorchFunctionMode):
         return self.value(result, node, names)
 
     def trace(self):
-        args, kwargs = fresh(self.example)
+        args, kwargs = self.example.fresh()
         holders = []  # the caller's names
         for name, value in [*zip(positional_names(self.root, len(args)), args), *kwargs.items()]:
             node = Node("placeholder", name, [], {}, 0, hint=name)
@@ -472,9 +477,9 @@ class Frame(TorchFunctionMode):
                 output = self.argument(result)
             finally:
                 Frame.current = None
-        for node in self.nodes:
-            if node.op == "placeholder":
-                node.death = None
+        for node in self.nodes:  # the caller holds what it passed
+            if node.op == "placeholder" or node.event == 0:
+                node.watched = False
         end = Node("output", None, [output], {}, self.events)
         del result
         self.nodes.append(end)
@@ -571,6 +576,8 @@ def like(a):
         return ("tensor", tuple(a.shape), a.stride(), a.dtype)
     if isinstance(a, (list, tuple)):
         return ("list", type(a), [like(x) for x in a])
+    if isinstance(a, dict):
+        return ("dict", type(a), {k: like(v) for k, v in a.items()})
     return ("value", int(a) if isinstance(a, Int) else a)
 
 
@@ -579,12 +586,19 @@ def unlike(a):
         return torch.empty_strided(a[1], a[2], dtype=a[3], device="meta")
     if a[0] == "list":
         return a[1](unlike(x) for x in a[2]) if a[1] in (list, tuple) else tuple(unlike(x) for x in a[2])
+    if a[0] == "dict":
+        return a[1]((k, unlike(v)) for k, v in a[2].items())
     return a[1]
 
 
-def fresh(example):
-    args, kwargs = example
-    return [unlike(a) for a in args], {k: unlike(v) for k, v in kwargs.items()}
+class Example:
+    """One call of a module: what was given, and what the modules that it called returned."""
+
+    def __init__(self, args, kwargs, calls):
+        self.args, self.kwargs, self.calls = args, kwargs, calls
+
+    def fresh(self):
+        return [unlike(a) for a in self.args], {k: unlike(v) for k, v in self.kwargs.items()}
 
 
 def positional_names(module, count):
@@ -616,6 +630,10 @@ def call_arguments(module, args, kwargs):
     return list(args[:prefix]), {**later, **{k: v for k, v in kwargs.items() if is_input(v)}}
 
 
+# Models are traced in this type, so that float32 in a trace is one that the code asks for, and this one is the type of the model or of a tensor.
+EXAMPLE = torch.bfloat16
+# Functions that memest has as such: {module: names}. Their branches depend on sizes, and memest takes them itself.
+WHOLE = {"torchvision.models.swin_transformer": ["shifted_window_attention"], "torchvision.ops.stochastic_depth": ["stochastic_depth"], "timm.layers.drop": ["drop_path"]}
 VOCABULARY = None
 _original_call = nn.Module.__call__
 
@@ -628,10 +646,34 @@ def patched_calls():
             return frame.call_module(module, args, kwargs, _original_call)
         return _original_call(module, *args, **kwargs)
     nn.Module.__call__ = call
+    replaced = []
+    for name, functions in WHOLE.items():
+        if library := sys.modules.get(name):
+            for function in functions:
+                original = getattr(library, function)
+                for place in [m for m in sys.modules.values() if m and vars(m).get(function) is original]:
+                    replaced.append((place, function, original))
+                    setattr(place, function, whole(function, original))
     try:
         yield
     finally:
         nn.Module.__call__ = _original_call
+        for place, function, original in replaced:
+            setattr(place, function, original)
+
+
+def whole(name, original):
+    def call(*args, **kwargs):
+        frame = Frame.current
+        if frame is None:
+            return original(*args, **kwargs)
+        Frame.current = None
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            Frame.current = frame
+        return frame.call(original, name, False, False, args, kwargs, result)
+    return call
 
 
 # ---- a model ---------------------------------------------------------------------------------------------------------------
@@ -650,14 +692,22 @@ class Exporter:
                 self.tied[name] = seen[id(p)]
             else:
                 seen[id(p)] = name
+        running = [[]]
+
         def call(module, *args, **kwargs):
-            self.examples.setdefault(id(module), []).append(([like(a) for a in args], {k: like(v) for k, v in kwargs.items()}))
-            return _original_call(module, *args, **kwargs)
+            example = Example([like(a) for a in args], {k: like(v) for k, v in kwargs.items()}, [])
+            self.examples.setdefault(id(module), example)
+            running.append(example.calls)
+            result = _original_call(module, *args, **kwargs)
+            running.pop()
+            running[-1].append((id(module), like(result)))
+            return result
+        batch_norm, nn.functional.batch_norm = nn.functional.batch_norm, lambda input, *args, **kwargs: torch.empty_like(input)  # slow on the meta device
         nn.Module.__call__ = call
         try:
             model(*inputs)
         finally:
-            nn.Module.__call__ = _original_call
+            nn.Module.__call__, nn.functional.batch_norm = _original_call, batch_norm
 
     def module(self, m):
         layer = self.vocabulary.layer_of(m)
@@ -673,7 +723,7 @@ class Exporter:
 
     def graph(self, m):
         out = {"type": "Graph"}
-        example = (self.examples.get(id(m)) or [None])[0]
+        example = self.examples.get(id(m))
         if example is None:  # never called: it only holds modules and parameters
             nodes, keep, constants = None, [], {}
         else:
@@ -712,7 +762,7 @@ class Exporter:
 
 def described(t, requires_grad=True):
     out = {"shape": list(t.shape)}
-    if t.dtype != torch.float32:
+    if t.dtype not in (torch.float32, EXAMPLE):
         out["dtype"] = str(t.dtype).removeprefix("torch.")
     if not requires_grad:
         out["requires_grad"] = False
@@ -835,10 +885,11 @@ def rendered(value, indent=0, width=200):
 
 # ---- the models that ship -----------------------------------------------------------------------------------------------------
 
-TORCHVISION_FIRST = ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet50_2", "resnext50_32x4d", "vgg16", "mobilenet_v2"]
-TORCHVISION = TORCHVISION_FIRST
-OWN = ["lenet5", "mlp", "unet", "transformer_encoder"]
-TIMM = []
+OWN = ["lenet5", "mlp", "unet", "transformer_encoder", "lstm_classifier"]
+TORCHVISION = """resnet18 resnet34 resnet50 resnet101 resnet152 wide_resnet50_2 resnext50_32x4d vgg16 mobilenet_v2 alexnet squeezenet1_0 densenet121 googlenet inception_v3
+    mobilenet_v3_small mobilenet_v3_large mnasnet0_5 mnasnet1_0 shufflenet_v2_x1_0 efficientnet_b0 efficientnet_v2_s regnet_x_400mf regnet_y_400mf convnext_tiny convnext_base
+    vit_b_16 vit_l_16 swin_t swin_v2_t maxvit_t fcn_resnet50 deeplabv3_resnet50""".split()
+TIMM = ["vit_small_patch16_224", "vit_base_patch16_224", "vit_large_patch16_224", "vit_huge_patch14_224"]
 
 
 class Source:
@@ -861,7 +912,10 @@ class Source:
             import torchvision
             options = {"aux_logits": False, "init_weights": False} if self.rest in ("googlenet", "inception_v3") else {}
             self.make = lambda classes=1000: torchvision.models.get_model(self.rest, num_classes=classes, **options)
-            self.description = f"torchvision.models.{self.rest}" + (f" ({', '.join(f'{k}={v}' for k, v in options.items() if k != 'init_weights')})" if options else "")
+            if hasattr(torchvision.models.segmentation, self.rest):
+                options = {"weights_backbone": None, "aux_loss": False}
+                self.defaults["classes"] = 21
+            self.description = f"torchvision.models.{self.rest}" + (f" ({', '.join(f'{k}={v}' for k, v in options.items() if k in ('aux_logits',))})" if options else "")
         elif kind == "timm":
             import timm
             self.make = lambda classes=1000: timm.create_model(self.rest, num_classes=classes)
@@ -875,13 +929,18 @@ class Source:
             self.defaults, self.loss = {}, None
 
     def build(self, classes):
-        with torch.device("meta"), no_initialisation():
-            return self.make(classes) if "classes" in self.defaults else self.make()
+        make = (lambda: self.make(classes)) if "classes" in self.defaults else self.make
+        with no_initialisation():
+            try:
+                with torch.device("meta"):
+                    return make().to(EXAMPLE)
+            except (RuntimeError, NotImplementedError):  # it computes something when it is made
+                return make().to("meta", EXAMPLE)
 
     def batch(self, setting):
         def size(s):
             return s if isinstance(s, int) else int(eval(s, {}, dict(setting)))
-        return [torch.empty([size(s) for s in shape], dtype=dtype, device="meta") for _, shape, dtype in self.inputs]
+        return [torch.empty([size(s) for s in shape], dtype=EXAMPLE if dtype == torch.float32 else dtype, device="meta") for _, shape, dtype in self.inputs]
 
 
 @contextlib.contextmanager
@@ -955,6 +1014,7 @@ def main():
     parser.add_argument("-o", "--output", default=ROOT / "model_specs", type=Path)
     parser.add_argument("--classes", type=int, help="default of the symbol \"classes\"")
     parser.add_argument("--input", action="append", default=[], help="NAME=SIZE,SIZE,...[:DTYPE], for a model of your own")
+    parser.add_argument("--trace", action="store_true", help="show where an error comes from")
     parser.add_argument("--default", action="append", default=[], help="SYMBOL=NUMBER")
     options = parser.parse_args()
     vocabulary = Vocabulary(str(options.memest))
@@ -973,8 +1033,10 @@ def main():
             source.defaults["classes"] = options.classes
         try:
             spec = export(source, vocabulary)
-        except ExportError as error:
-            print(f"{text}: {error}", file=sys.stderr)
+        except Exception as error:  # the model's own code may raise anything
+            if options.trace:
+                raise
+            print(f"{text}: {type(error).__name__ if not isinstance(error, ExportError) else ''} {str(error)[:500]}", file=sys.stderr)
             failed += 1
             continue
         path = options.output / (re.sub(r"\W+", "_", spec["name"]) + ".json")

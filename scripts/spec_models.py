@@ -97,11 +97,26 @@ class TransformerEncoder(nn.Module):
         return self.head(x.mean(1))
 
 
-IMAGE = torch.float32
+class LSTMClassifier(nn.Module):
+    """Tokens through two LSTM layers, the last step to the classes."""
+
+    def __init__(self, classes=2, vocabulary=10000, width=128, hidden=256, layers=2):
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.rnn = nn.LSTM(width, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, ids):
+        out, _ = self.rnn(self.embed(ids))
+        return self.head(out[:, -1])
+
+
 MODELS = {  # name: class, inputs, defaults, loss, description
     "lenet5": (LeNet5, [("x", ["batch", 1, 28, 28], torch.float32)], {"classes": 10}, "cross_entropy", "LeNet-5 with ReLU and max pooling, on MNIST's images"),
     "mlp": (MLP, [("x", ["batch", 784], torch.float32)], {"classes": 10}, "cross_entropy", "784 - 512 - 512 - classes, with ReLU"),
     "unet": (UNet, [("x", ["batch", 3, "image", "image"], torch.float32)], {"image": 256, "classes": 2}, "cross_entropy", "The plain U-Net with batch norm, widths 64 to 1024"),
     "transformer_encoder": (TransformerEncoder, [("ids", ["batch", "seq"], torch.int64)], {"seq": 128, "classes": 2}, "cross_entropy",
                             "Pre-norm transformer encoder: 6 layers, width 512, 8 heads, vocabulary 32,000, at most 512 tokens"),
+    "lstm_classifier": (LSTMClassifier, [("ids", ["batch", "seq"], torch.int64)], {"seq": 128, "classes": 2}, "cross_entropy",
+                        "Two LSTM layers of 256 over embedded tokens, the last step to the classes"),
 }

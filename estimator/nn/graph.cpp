@@ -190,6 +190,7 @@ Value Graph::evaluate(const GraphArgument& a, const Values& frame) const {
     case GraphArgument::Form::constant: return a.constant;
     case GraphArgument::Form::value: return frame[std::size_t(a.slot)];
     case GraphArgument::Form::size: return a.size->evaluate(*symbols_);
+    case GraphArgument::Form::training: return training == std::get<bool>(a.constant);
     case GraphArgument::Form::slice:
       return std::make_shared<Slice>(Slice{evaluate(a.items[0], frame), evaluate(a.items[1], frame), evaluate(a.items[2], frame)});
     case GraphArgument::Form::dict: {

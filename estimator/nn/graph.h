@@ -31,9 +31,9 @@ class SizeExpression {
 
 /// An argument as the file gives it: a constant, a value of the frame, a size, or a structure of these.
 struct GraphArgument {
-  enum class Form { constant, value, size, list, tuple, slice, dict };
+  enum class Form { constant, value, size, training, list, tuple, slice, dict };
   Form form = Form::constant;
-  Value constant;
+  Value constant;  ///< of a training flag: the mode in which it is true
   int slot = -1;  ///< of a value
   std::shared_ptr<SizeExpression> size;
   std::vector<GraphArgument> items;  ///< of a list, tuple or slice (start, stop, step), or a dict's values

@@ -49,6 +49,8 @@ class Module {
   bool tie(const std::string& path, const std::string& to);
   /// Whether registering a child at this name would repeat one.
   bool has_child(const std::string& name) const;
+  /// Gives the i-th child another name: layers of a container that a spec names.
+  void rename_child(std::size_t i, std::string name) { children_.at(i).first = std::move(name); }
 
   /// model.parameters(): own ones before the children's, a shared one once.
   Tensors parameters();

@@ -145,13 +145,34 @@ class SpecReader {
     return made;
   }
 
+  /// The "name" of a layer stands for its number in its container's paths, as in nn.Sequential(OrderedDict(...)).
+  void name_layers(const Node& list, nn::Module& container, std::size_t count) {
+    if (container.children().size() != count) return;  // a container that groups its layers in one of its own
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Node node = list.at(i);
+      const std::int64_t repeat = node.has("repeat") ? node.at("repeat").integer() : 1;
+      if (node.has("name")) {
+        const std::string name = node.at("name").text();
+        if (repeat != 1) throw node.at("name").error("a layer that is repeated has no name of its own");
+        if (name.empty() || name.find('.') != std::string::npos) throw node.at("name").error("a layer's name has no dots, found '" + name.substr(0, 80) + "'");
+        if (name != std::to_string(at) && container.has_child(name)) throw node.at("name").error("two layers are named '" + name.substr(0, 80) + "'");
+        container.rename_child(at, name);
+      }
+      at += std::size_t(repeat);
+    }
+  }
+
   nn::ModulePtr layer(const Node& node, int depth) {
     if (++modules_ > kMostModules) throw node.error(fmt::format("the model has more than {} modules", grouped(std::int64_t(kMostModules))));
     const std::string type = node.at("type").text();
     if (type == "Graph") return graph(node, depth + 1);
     if (auto* container = nn::find_container(type)) {
       node.allow({"type", "layers", "repeat", "name"});
-      return container->make(layers(node.at("layers"), depth + 1));
+      std::vector<nn::ModulePtr> inner = layers(node.at("layers"), depth + 1);
+      nn::ModulePtr made = container->make(inner);
+      name_layers(node.at("layers"), *made, inner.size());
+      return made;
     }
     KeywordArguments arguments;
     node.each([&](const std::string& key, const Node& value) {
@@ -213,6 +234,9 @@ class SpecReader {
                            did_you_mean(text.substr(1), names));
         }
         a.slot = graph->slot_of(text.substr(1));
+      } else if ((text == "$training" || text == "$not_training") && graph) {
+        a.form = Form::training;
+        a.constant = text == "$training";
       } else if (text.starts_with('$') && !doubled) {
         a.form = Form::size;
         try {
