@@ -2,12 +2,18 @@
 
 #include <numeric>
 
+#include "base/text.h"
 #include "fake/autograd.h"
 #include "fake/runtime.h"
 
 namespace memest {
 
+namespace {
+constexpr Bytes kLargestStorage = 64 * 1024 * kGiB;  // far beyond any card: a slip in a size, and loops over its parts would not end
+}
+
 Storage::Storage(Bytes size, bool on_host) : bytes(size), category(Category::temporary), host(on_host) {
+  if (size > kLargestStorage) throw Error("a tensor of " + human(size) + " is larger than any GPU's memory", "look for a slip in a size");
   if (!host && bytes > 0) runtime().allocated(*this);
 }
 Storage::~Storage() {
