@@ -189,6 +189,40 @@ void set_history(const Ref<Node>& node, std::span<const Tensor> outputs) {
   }
 }
 
+FormulaNode* detail::new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, FormulaNode::Formula formula,
+                                      std::size_t arity) {
+  auto* made = new FormulaNode(name, next_sequence_nr(), std::move(formula), arity);
+  Ref<Node> guard(made);  // packing a saved tensor may throw: a checkpoint's recomputation stops so
+  made->next.reserve(inputs.size());
+  for (auto& x : inputs) made->next.push_back(gradient_edge(x));
+  made->reserve(saved.size() + 2);
+  for (auto& x : saved) made->save(x, false);
+  return guard.release();
+}
+
+Tensors FormulaNode::apply(Tensors& grads) {
+  if (arity_ != kAny && saved_.size() != arity_)
+    throw Error(std::string(name) + " saves " + std::to_string(saved_.size()) + " tensors but its formula takes " + std::to_string(arity_));
+  Backward w{*this, grads, Tensors(next.size())};
+  Tensors values;
+  values.reserve(saved_.size());
+  for (auto& s : saved_) values.push_back(s.unpack());
+  formula_(w, values);
+  return std::move(w.out);
+}
+
+void NewNode::outputs(std::span<const Tensor> results, std::span<const Tensor> saved) {
+  if (!node_) return;
+  set_history(node_, results);
+  for (auto& x : saved) formula()->save(x, true);
+}
+void NewNode::in_place(T self, std::initializer_list<Tensor> saved) {
+  ++self->storage->version;
+  if (!node_) return;
+  rebase_history(self, node_);
+  for (auto& x : saved) formula()->save(x, true);
+}
+
 void rebase_history(T self, const Ref<Node>& node) {
   node->add_input(self);
   if (self->base) {

@@ -2,10 +2,9 @@
 // Sources: torch/csrc/autograd/{function.h,engine.cpp,input_buffer.cpp,saved_variable.cpp,custom_function.cpp},
 // functions/accumulate_grad.h, functions/tensor.cpp (CopySlices), python_variable... of 2.15.
 #pragma once
-#include <array>
+#include <functional>
 #include <initializer_list>
 #include <span>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -113,44 +112,28 @@ struct FormulaArity<void (C::*)(Backward&, A...) const> {
 }  // namespace detail
 
 /// A node whose saved tensors are an explicit list; the formula gets them as arguments, its closure holds scalars only.
-/// F is `void(Backward&, T, T, ...)` with one T for each saved tensor, or `void(Backward&, const Tensors&)`.
-template <class F>
 class FormulaNode final : public Node {
  public:
-  FormulaNode(const char* node_name, std::uint64_t sequence, F formula) : Node(node_name, sequence), formula_(std::move(formula)) {}
+  using Formula = std::function<void(Backward&, const Tensors& saved)>;
+  FormulaNode(const char* node_name, std::uint64_t sequence, Formula formula, std::size_t arity)
+      : Node(node_name, sequence), formula_(std::move(formula)), arity_(arity) {}
+  static constexpr std::size_t kAny = ~std::size_t{0};
   void save(T x, bool is_output) { saved_.emplace_back(x, is_output); }
   void reserve(std::size_t count) { saved_.reserve(count); }
-  Tensors apply(Tensors& grads) override {
-    using Arity = detail::FormulaArity<decltype(&F::operator())>;
-    Backward w{*this, grads, Tensors(next.size())};
-    if constexpr (Arity::is_list) {
-      Tensors values;
-      values.reserve(saved_.size());
-      for (auto& s : saved_) values.push_back(s.unpack());
-      formula_(w, values);
-    } else {
-      if (saved_.size() != Arity::value)
-        throw Error(std::string(name) + " saves " + std::to_string(saved_.size()) + " tensors but its formula takes " +
-                    std::to_string(Arity::value));
-      std::array<Tensor, Arity::value> values;
-      for (std::size_t i = 0; i < Arity::value; ++i) values[i] = saved_[i].unpack();
-      std::apply([&](auto&... v) { formula_(w, v...); }, values);
-    }
-    return std::move(w.out);
-  }
+  Tensors apply(Tensors& grads) override;
   void release_variables() override { saved_.clear(); }
 
  private:
   std::vector<SavedTensor> saved_;
-  F formula_;
+  Formula formula_;
+  std::size_t arity_;  ///< tensors that the formula takes; kAny for a list
 };
 
 /// A node in the making, null where no gradient is needed: made before the kernel (inputs are packed then), completed after it.
-template <class F>
 class NewNode {
  public:
   NewNode() = default;
-  explicit NewNode(FormulaNode<F>* node) : node_(node) {}
+  explicit NewNode(FormulaNode* node) : node_(node) {}
   explicit operator bool() const { return bool(node_); }
   /// set_history: the outputs are the node's; then packs the saved outputs. Undefined outputs keep their place.
   void outputs(std::span<const Tensor> results, std::span<const Tensor> saved = {});
@@ -162,7 +145,7 @@ class NewNode {
 
  private:
   Ref<Node> node_;
-  FormulaNode<F>* formula() const { return static_cast<FormulaNode<F>*>(node_.get()); }
+  FormulaNode* formula() const { return static_cast<FormulaNode*>(node_.get()); }
 };
 
 /// The edge that a gradient of x takes; makes a leaf's AccumulateGrad. Empty where x needs none.
@@ -177,39 +160,39 @@ void rebase_history(T self, const Ref<Node>& node);
 /// The tensor's current grad_fn; a view of a base written in place gets an AsStridedBackward0 here.
 const Ref<Node>& grad_fn(T x);
 
-/// Records an op: its inputs in the order of the formula's outputs, the inputs it saves (save_if drops those not needed), its formula.
+namespace detail {
+/// The node of an op whose inputs need a gradient; null otherwise.
+FormulaNode* new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, FormulaNode::Formula formula, std::size_t arity);
+inline bool records(std::span<const Tensor> inputs) { return runtime().grad_mode && any_requires_grad(inputs); }
+/// A formula of so many tensors as one of a list.
 template <class F>
-NewNode<F> node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, F formula) {
-  if (!runtime().grad_mode || !any_requires_grad(inputs)) return {};
-  auto* made = new FormulaNode<F>(name, next_sequence_nr(), std::move(formula));
-  NewNode<F> result(made);
-  made->next.reserve(inputs.size());
-  for (auto& x : inputs) made->next.push_back(gradient_edge(x));
-  made->reserve(saved.size() + 2);
-  for (auto& x : saved) made->save(x, false);
-  return result;
+FormulaNode::Formula listed(F formula) {
+  using Arity = FormulaArity<decltype(&F::operator())>;
+  if constexpr (Arity::is_list) {
+    return formula;
+  } else {
+    return [formula = std::move(formula)](Backward& w, const Tensors& saved) {
+      [&]<std::size_t... I>(std::index_sequence<I...>) { formula(w, saved[I]...); }(std::make_index_sequence<Arity::value>{});
+    };
+  }
+}
+}  // namespace detail
+
+/// Records an op: its inputs in the order of the formula's outputs, the inputs it saves (save_if drops those not needed), its formula:
+/// `void(Backward&, T, T, ...)` with one T for each saved tensor, or `void(Backward&, const Tensors&)`.
+template <class F>
+NewNode node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, F formula) {
+  using Arity = detail::FormulaArity<decltype(&F::operator())>;
+  if (!detail::records(inputs)) return {};
+  return NewNode(detail::new_formula_node(name, inputs, saved, detail::listed(std::move(formula)), Arity::is_list ? FormulaNode::kAny : Arity::value));
 }
 template <class F>
-NewNode<F> node(const char* name, std::initializer_list<Tensor> inputs, std::initializer_list<Tensor> saved, F formula) {
+NewNode node(const char* name, std::initializer_list<Tensor> inputs, std::initializer_list<Tensor> saved, F formula) {
   return node(name, std::span(inputs.begin(), inputs.size()), std::span(saved.begin(), saved.size()), std::move(formula));
 }
 template <class F>
-NewNode<F> node(const char* name, std::span<const Tensor> inputs, std::initializer_list<Tensor> saved, F formula) {
+NewNode node(const char* name, std::span<const Tensor> inputs, std::initializer_list<Tensor> saved, F formula) {
   return node(name, inputs, std::span(saved.begin(), saved.size()), std::move(formula));
-}
-
-template <class F>
-void NewNode<F>::outputs(std::span<const Tensor> results, std::span<const Tensor> saved) {
-  if (!node_) return;
-  set_history(node_, results);
-  for (auto& x : saved) formula()->save(x, true);
-}
-template <class F>
-void NewNode<F>::in_place(T self, std::initializer_list<Tensor> saved) {
-  ++self->storage->version;
-  if (!node_) return;
-  rebase_history(self, node_);
-  for (auto& x : saved) formula()->save(x, true);
 }
 
 // ---- the engine --------------------------------------------------------------------------------------------------------

@@ -22,6 +22,11 @@ class Ref {
     if (object_ && --object_->refs == 0) dispose(object_);
   }
   void reset() { *this = Ref(); }
+  /// Gives the object up without disposing of it: the next Ref of it is its first.
+  T* release() {
+    if (object_) --object_->refs;
+    return std::exchange(object_, nullptr);
+  }
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
   T* get() const { return object_; }
