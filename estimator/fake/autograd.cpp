@@ -192,7 +192,7 @@ void set_history(const Ref<Node>& node, std::span<const Tensor> outputs) {
 FormulaNode* detail::new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, FormulaNode::Formula formula,
                                       std::size_t arity) {
   auto* made = new FormulaNode(name, next_sequence_nr(), std::move(formula), arity);
-  Ref<Node> guard(made);  // packing a saved tensor may throw: a checkpoint's recomputation stops so
+  Ref<FormulaNode> guard(made);  // packing a saved tensor may throw: a checkpoint's recomputation stops so
   made->next.reserve(inputs.size());
   for (auto& x : inputs) made->next.push_back(gradient_edge(x));
   made->reserve(saved.size() + 2);
