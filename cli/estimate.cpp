@@ -10,6 +10,8 @@
 
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/parse.h"
+#include "cli/training_options.h"
 #include "report/json.h"
 #include "report/table.h"
 
@@ -26,27 +28,12 @@ struct EstimateOptions {
   std::int64_t seq = 0;
   int steps = 3, grad_accum = 1;
   bool input_grad = false, strict = false;
+  TrainingOptions training;
   // display
   std::string json, trace;
   bool quiet = false;
   int depth = 1;
 };
-
-std::int64_t positive(const char* option, const std::string& text) {
-  auto value = parse_int(text);
-  if (!value || *value < 1) throw Error(fmt::format("{}: '{}' is not a positive integer", option, text.substr(0, 60)));
-  return *value;
-}
-
-template <class V>
-V one_of(const char* option, const std::string& text, std::initializer_list<std::pair<const char*, V>> choices) {
-  std::vector<std::string> names;
-  for (auto& [name, value] : choices) {
-    if (text == name) return value;
-    names.emplace_back(name);
-  }
-  throw Error(fmt::format("{}: '{}' is none of {}", option, text.substr(0, 60), join(names, ", ")), did_you_mean(text, names));
-}
 
 std::pair<std::string, std::string> named(const char* option, const std::string& text) {
   const auto equals = text.find('=');
@@ -120,6 +107,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   run.memory_format = one_of<MemoryFormat>("--memory-format", o.memory_format,
                                            {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}});
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
+  apply(o.training, app, run);
   if (!o.torch_version.empty()) {
     auto version = TorchVersion::parse(o.torch_version);
     if (!version)
@@ -241,6 +229,7 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--memory-format", o.memory_format, "contiguous or channels_last, for model and images")
       ->group(run)
       ->capture_default_str();
+  add_training_options(*sub, o.training);
   const char* device = "GPU and PyTorch";
   sub->add_option("--gpu", o.gpu, "The card, for the verdict and the sizes that depend on it (memest list gpus)")->group(device);
   sub->add_option("--gpu-memory", o.gpu_memory, "A card by its memory alone: 24GiB, 24GB, 24000MiB or bytes")->group(device);

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "ops/ops.h"
+#include "ops/copy.h"
+#include "ops/factories.h"
 
 namespace memest::optim {
 namespace {
@@ -37,6 +38,8 @@ OptimizerRecord::OptimizerRecord(const char* signature, const char* state_text) 
 }
 const std::vector<const OptimizerRecord*>& all_optimizers() { return registered(); }
 
+std::string optimizer_name(const std::string& text) { return text.substr(0, text.find(':')); }
+
 MakeOptimizer parse_optimizer(const std::string& text) {
   const auto colon = text.find(':');
   const std::string name = text.substr(0, colon);
@@ -62,24 +65,65 @@ MakeOptimizer parse_optimizer(const std::string& text) {
   throw Error(fmt::format("memest knows no optimizer '{}'", name.substr(0, 60)), did_you_mean(name, names));
 }
 
-Form form_of(std::optional<bool> foreach, std::optional<bool> fused) {
-  if (foreach.value_or(false) && fused.value_or(false)) throw Error("`fused` and `foreach` cannot be True together");
+Form form_of(std::optional<bool> foreach, std::optional<bool> fused, bool differentiable) {
+  if (fused.value_or(false) && differentiable) throw Error("--optimizer: `fused` does not support `differentiable`");
+  if (foreach.value_or(false) && fused.value_or(false)) throw Error("--optimizer: `fused` and `foreach` cannot be `True` together");
+  if (foreach.value_or(false) && differentiable)
+    throw Error("--optimizer: _foreach ops don't support autograd: differentiable=true needs foreach=false");
+  if (differentiable)
+    throw Error(
+        "--optimizer: a leaf Variable that requires grad is being used in an in-place operation: differentiable=true cannot step a model's "
+        "own parameters");
   if (fused.value_or(false)) return Form::fused;
+  if (!foreach && fused) return Form::for_loop;  // fused=False given: neither default applies
   return foreach.value_or(true) ? Form::foreach : Form::for_loop;
 }
 
+void check_argument(bool good, const char* what, double value) {
+  if (!good) throw Error(fmt::format("--optimizer: Invalid {}: {}", what, value));
+}
+void check_betas(const std::vector<double>& betas) {
+  for (std::size_t i = 0; i < betas.size(); ++i)
+    if (!(betas[i] >= 0 && betas[i] < 1)) throw Error(fmt::format("--optimizer: Invalid beta parameter at index {}: {}", i, betas[i]));
+}
+
+Optimizer::Optimizer(ParameterGroups groups) : groups_(std::move(groups)) {
+  for (auto& g : groups_) {
+    g.first = count_;
+    count_ += g.parameters.size();
+  }
+}
+
+Tensors Optimizer::parameters() const {
+  Tensors all;
+  for (auto& g : groups_) all.insert(all.end(), g.parameters.begin(), g.parameters.end());
+  return all;
+}
+
+void Optimizer::step() {
+  for (auto& g : groups_) step(g);
+}
+void Optimizer::step(const std::function<void()>&) { step(); }
+
 void Optimizer::zero_grad(bool set_to_none) {
-  if (set_to_none)
-    for (auto& p : parameters_) p->grad.reset();
+  if (!set_to_none) return;  // zero_ and _foreach_zero_ are in place
+  for (auto& g : groups_)
+    for (auto& p : g.parameters) p->grad.reset();
 }
 
 void Optimizer::count_state(T state) {
-  if (!state.on_host()) state_bytes_ += state.numel() * item_size(state.dtype());
+  const Bytes bytes = checked_mul(state.numel(), item_size(state.dtype()));
+  (state.on_host() ? host_state_bytes_ : state_bytes_) += bytes;
   state->storage->categorize(Category::optimizer_state);
 }
-Tensor Optimizer::new_state(T like) {
+void Optimizer::forget_state(T state) {
+  const Bytes bytes = checked_mul(state.numel(), item_size(state.dtype()));
+  (state.on_host() ? host_state_bytes_ : state_bytes_) -= bytes;
+}
+Tensor Optimizer::new_state(T like) { return new_state(like, like.dtype()); }
+Tensor Optimizer::new_state(T like, DType dtype) {
   CategoryScope category(Category::optimizer_state);
-  Tensor state = ops::zeros_like(like, std::nullopt, MemoryFormat::preserve);
+  Tensor state = ops::zeros_like(like, dtype, MemoryFormat::preserve);
   count_state(state);
   return state;
 }
@@ -89,40 +133,18 @@ Tensor Optimizer::new_state(const Dims& sizes, DType dtype) {
   count_state(state);
   return state;
 }
-Tensors Optimizer::with_gradient() const {
-  Tensors list;
-  for (auto& p : parameters_)
-    if (p->grad) list.push_back(p);
-  return list;
+Tensor Optimizer::clone_state(T gradient) {
+  CategoryScope category(Category::optimizer_state);
+  Tensor state = ops::clone(gradient, std::nullopt);
+  count_state(state);
+  return state;
 }
-
-Tensors foreach_new(const char* op, const Tensors& like) {
-  Scoped<const char*> scope(runtime().op, op);
-  Tensors out;
-  out.reserve(like.size());
-  for (auto& x : like) out.push_back(empty_like(x));
-  return out;
+void Optimizer::load_state(bool mapped_to_device) {
+  counters_on_device_ = mapped_to_device;
+  state_bytes_ = host_state_bytes_ = 0;
 }
-Tensors gradients_of(const Tensors& parameters) {
-  Tensors out;
-  for (auto& p : parameters) out.push_back(p->grad);
-  return out;
-}
-std::vector<std::vector<std::size_t>> by_dtype(const Tensors& parameters) {
-  std::vector<std::pair<DType, std::vector<std::size_t>>> groups;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    auto it = std::find_if(groups.begin(), groups.end(), [&](auto& g) { return g.first == parameters[i].dtype(); });
-    if (it == groups.end()) it = groups.insert(groups.end(), {parameters[i].dtype(), {}});
-    it->second.push_back(i);
-  }
-  std::vector<std::vector<std::size_t>> out;
-  for (auto& [dtype, positions] : groups) out.push_back(std::move(positions));
-  return out;
-}
-Tensors picked(const Tensors& list, const std::vector<std::size_t>& positions) {
-  Tensors out;
-  for (std::size_t i : positions) out.push_back(list[i]);
-  return out;
+Tensor Optimizer::new_counter(bool on_device) {
+  return on_device || counters_on_device_ ? new_state(Dims{}, DType::float32) : host_tensor({}, DType::float32);
 }
 
 }  // namespace memest::optim

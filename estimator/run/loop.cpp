@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
+#include "base/text.h"
 #include "fake/autograd.h"
 #include "ops/ops.h"
+#include "optim/clip_grad.h"
 #include "optim/grad_scaler.h"
 #include "optim/optimizer.h"
+#include "run/averaged_model.h"
 #include "run/checkpointed.h"
 #include "run/loss.h"
 
@@ -26,6 +31,22 @@ Tensor loss_input(const Value& out) {
   return tensors[0];
 }
 
+bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
+  for (auto& glob : globs)
+    if (glob_match(glob, name)) return true;
+  return false;
+}
+
+/// What a recorded region is: grad mode as an option names it.
+class GradScope {
+ public:
+  GradScope(bool grad, bool inference)
+      : grad_(runtime().grad_mode, grad && runtime().grad_mode), inference_(runtime().inference_mode, inference) {}
+
+ private:
+  Scoped<bool> grad_, inference_;
+};
+
 class Loop {
  public:
   Loop(nn::Model& model, const RunOptions& options) : model_(model), o_(options), rt_(runtime()) {
@@ -34,29 +55,51 @@ class Loop {
   }
 
   RunResult run() {
+    freeze();
     count_states();
     model_.root->train(training_);
     set_batch(1);
     choose_loss();
     for (auto& x : host_inputs()) result_.inputs.push_back({model_.inputs[result_.inputs.size()].name, x.sizes(), x.dtype()});
     model_.root->enter_trace();
-    rt_.begin_phase(Phase::load, 0);
+    begin(Phase::load, 0);
     model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);
     if (o_.inputs_resident) batch_on_device(host_batch());
-    if (training_ && !trainable_.empty())
-      if (auto make = optim::parse_optimizer(o_.optimizer)) optimizer_ = make(trainable_);
-    if (training_ && o_.precision == Precision::amp_fp16) scaler_ = std::make_unique<optim::GradScaler>();
+    if (training_) make_training_state();
     for (int step = 1; step <= o_.steps; ++step) {
       set_batch(step);
       one_step(step);
+      if (o_.empty_cache == EmptyCache::step) rt_.empty_cache();
     }
     result_.optimizer_state_bytes = optimizer_ ? optimizer_->state_bytes() : 0;
+    result_.host_bytes.optimizer_state = optimizer_ ? optimizer_->host_state_bytes() : 0;
     result_.gradient_bytes = training_ ? result_.trainable_bytes : 0;
+    result_.averaged_bytes = averaged_ ? averaged_->bytes() : 0;
     result_.trace = std::move(rt_.trace);  // what the end of the loop's names frees belongs to no phase
     return std::move(result_);
   }
 
  private:
+  void begin(Phase phase, int step, int micro = 0) {
+    if (o_.empty_cache == EmptyCache::phase && step > 0) rt_.empty_cache();
+    rt_.begin_phase(phase, step, micro);
+  }
+
+  /// --freeze: requires_grad_(False) on the parameters that a glob names.
+  void freeze() {
+    for (auto& glob : o_.freeze) {
+      std::vector<std::string> names;
+      bool found = false;
+      for (auto& [name, p] : model_.root->named_parameters()) {
+        names.push_back(name);
+        if (!glob_match(glob, name)) continue;
+        p->requires_grad = false;
+        found = true;
+      }
+      if (!found) throw Error(fmt::format("--freeze {}: no parameter of the model has such a name", glob), did_you_mean(glob, names));
+    }
+  }
+
   void count_states() {
     for (auto& [name, p] : model_.root->named_parameters()) {
       const Bytes bytes = checked_mul(p.numel(), item_size(p.dtype()));
@@ -64,6 +107,7 @@ class Loop {
       result_.parameter_bytes = checked_add(result_.parameter_bytes, bytes);
       if (!p->requires_grad) continue;
       trainable_.push_back(p);
+      trainable_names_.push_back(name);
       result_.trainable += p.numel();
       result_.trainable_bytes += bytes;
     }
@@ -120,10 +164,15 @@ class Loop {
     return batch;
   }
 
-  /// x, y = x_host.to("cuda"), y_host.to("cuda"): both exist before the old ones go.
-  void batch_on_device(const Tensors& host) {
+  Tensors moved(const Tensors& host) const {
     Tensors fresh;
     for (auto& x : host) fresh.push_back(to_device(x, o_.memory_format));
+    return fresh;
+  }
+
+  /// x, y = x_host.to("cuda"), y_host.to("cuda"): both exist before the old ones go.
+  void batch_on_device(const Tensors& host) {
+    Tensors fresh = moved(host);
     if (o_.input_grad && !fresh.empty()) fresh[0]->requires_grad = true;
     for (std::size_t i = 0; i < fresh.size(); ++i) {
       if (i < batch_.size())
@@ -133,46 +182,140 @@ class Loop {
     }
   }
 
+  optim::ParameterGroups parameter_groups() const {
+    optim::ParameterGroups groups(1);
+    if (o_.no_decay.empty()) {
+      groups[0].parameters = trainable_;
+      return groups;
+    }
+    optim::ParameterGroup undecayed;
+    undecayed.decays = false;
+    for (std::size_t i = 0; i < trainable_.size(); ++i)
+      (matches_any(o_.no_decay, trainable_names_[i]) ? undecayed : groups[0]).parameters.push_back(trainable_[i]);
+    if (undecayed.parameters.empty())
+      throw Error("--no-decay " + join(o_.no_decay, ",") + ": no trainable parameter has such a name",
+                  did_you_mean(o_.no_decay[0], trainable_names_));
+    if (groups[0].parameters.empty()) groups.clear();
+    groups.push_back(std::move(undecayed));
+    return groups;
+  }
+
+  void make_training_state() {
+    if (o_.averaging != Averaging::none) averaged_ = std::make_unique<AveragedModel>(*model_.root, o_.averaging);
+    if (!trainable_.empty())
+      if (auto make = optim::parse_optimizer(o_.optimizer)) optimizer_ = make(parameter_groups());
+    if (o_.precision == Precision::amp_fp16) scaler_ = std::make_unique<optim::GradScaler>();
+    if (scaler_ && optimizer_ && optimizer_->needs_closure())
+      throw Error("Closure use is not currently supported if GradScaler is enabled",
+                  "use --precision amp-bf16 or fp32 with this optimizer");
+    if (optimizer_ && optimizer_->needs_closure() && o_.grad_accum > 1)
+      throw Error("--grad-accum: an optimizer that calls a closure runs the whole step itself", "leave --grad-accum out");
+    resume();
+  }
+
+  /// checkpoint = torch.load(path, map_location=...); model.load_state_dict copies in place; the optimizer takes the tensors, moved where
+  /// they are on the host.
+  void resume() {
+    if (o_.resume == Resume::no) return;
+    const bool mapped = o_.resume != Resume::host;
+    if (mapped) {
+      load_copies(*model_.root);
+      if (optimizer_) optimizer_->load_state(true);
+    } else if (optimizer_) {
+      optimizer_->load_state(false);
+    }
+    if (o_.resume != Resume::device_kept) checkpoint_.drop();
+  }
+  /// model.state_dict() in its order, each storage once.
+  void load_copies(nn::Module& module) {
+    auto copies = [&](const auto& list, Category category) {
+      CategoryScope scope(category);
+      for (auto& [name, x] : list)
+        if (x && loaded_.insert(x.get()).second) checkpoint_.push_back(empty_like(x));
+    };
+    copies(module.own_parameters(), Category::parameter);
+    copies(module.own_buffers(), Category::buffer);
+    for (auto& [name, child] : module.children()) load_copies(*child);
+  }
+
   void zero_grad(int step) {
-    rt_.begin_phase(Phase::zero_grad, step);
-    for (auto& p : trainable_) {
-      if (o_.zero_grad_to_none) p->grad.reset();
+    begin(Phase::zero_grad, step);
+    if (optimizer_) {
+      optimizer_->zero_grad(o_.zero_grad_to_none);
+    } else if (o_.zero_grad_to_none) {
+      for (auto& p : trainable_) p->grad.reset();
     }
     if (o_.inputs_resident && o_.input_grad && !batch_.empty()) batch_[0]->grad.reset();
   }
 
+  nn::Outcome outcome_of(const Tensors& batch) {
+    nn::Outcome outcome = run_checkpointed(model_, o_.checkpointing, Tensors(batch.begin(), batch.begin() + std::ptrdiff_t(inputs_)));
+    if (loss_) outcome.loss = loss_->compute(loss_input(outcome.out), batch.size() > inputs_ ? batch.back() : Tensor());
+    return outcome;
+  }
+
   void forward() {
     AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
-    nn::Outcome outcome = run_checkpointed(model_, o_.checkpointing, Tensors(batch_.begin(), batch_.begin() + std::ptrdiff_t(inputs_)));
-    if (loss_) outcome.loss = loss_->compute(loss_input(outcome.out), batch_.size() > inputs_ ? batch_.back() : Tensor());
+    nn::Outcome outcome = outcome_of(batch_);
     out_ = std::move(outcome.out);
     loss_value_ = std::move(outcome.loss);
   }
 
   void one_step(int step) {
+    if (training_ && optimizer_ && optimizer_->needs_closure()) return closure_step(step);
     for (int micro = 1; micro <= o_.grad_accum; ++micro) {
       const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
-      rt_.begin_phase(Phase::inputs, step, micro);
+      begin(Phase::inputs, step, micro);
       if (!o_.inputs_resident) batch_on_device(host);
       if (training_ && micro == 1 && o_.zero_grad_at == ZeroGradAt::start) zero_grad(step);
-      rt_.begin_phase(Phase::forward, step, micro);
+      begin(Phase::forward, step, micro);
       if (training_) {
         forward();
         if (o_.grad_accum > 1) loss_value_ = ops::div_scalar(loss_value_, std::int64_t{o_.grad_accum});
       } else {
-        NoGrad guard;
+        GradScope mode(o_.infer_mode == InferMode::grad, o_.infer_mode == InferMode::inference_mode);
         forward();
       }
       if (!o_.keep_output) out_ = None{};
+      if (o_.leak_loss) leaked_.push_back(loss_value_ ? loss_value_ : loss_input(out_));
       if (!training_) continue;
       if (micro == 1 && o_.zero_grad_at == ZeroGradAt::before_backward) zero_grad(step);
-      rt_.begin_phase(Phase::backward, step, micro);
+      begin(Phase::backward, step, micro);
       backward_pass();
     }
     if (!training_) return;
-    rt_.begin_phase(Phase::optimizer, step);
+    begin(Phase::optimizer, step);
     optimizer_step();
+    if (averaged_) averaged_->update();
     if (o_.zero_grad_at == ZeroGradAt::end) zero_grad(step);
+    evaluate(step);
+  }
+
+  /// optimizer.step(closure), the closure being: zero_grad, forward, backward, return loss. Its names die with each call.
+  void closure_step(int step) {
+    const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
+    begin(Phase::inputs, step, 1);
+    if (!o_.inputs_resident) batch_on_device(host);
+    int call = 0;
+    begin(Phase::optimizer, step);
+    NoGrad guard;
+    optimizer_->step([&] {
+      GradMode grad(true);
+      ++call;
+      zero_grad(step);
+      begin(Phase::forward, step, call);
+      forward();
+      begin(Phase::backward, step, call);
+      backward_pass();
+      out_ = None{};
+      if (o_.leak_loss) leaked_.push_back(loss_value_);
+      begin(Phase::optimizer, step);
+      if (o_.clip_grad_norm || o_.clip_grad_value)
+        throw Error("clipping belongs into the closure of this optimizer, which memest does not model",
+                    "leave --clip-grad-norm and --clip-grad-value out");
+    });
+    if (averaged_) averaged_->update();
+    evaluate(step);
   }
 
   void backward_pass() {
@@ -185,14 +328,34 @@ class Loop {
   }
 
   void optimizer_step() {
-    if (!optimizer_) return;
     NoGrad guard;
+    if (o_.clip_grad_norm || o_.clip_grad_value) {
+      if (scaler_ && optimizer_) scaler_->unscale(*optimizer_);
+      if (o_.clip_grad_norm) optim::clip_grad_norm(trainable_);
+      if (o_.clip_grad_value) optim::clip_grad_value(trainable_);
+    }
+    if (!optimizer_) return;
     if (scaler_) {
       scaler_->step(*optimizer_);
       scaler_->update();
     } else {
       optimizer_->step();
     }
+  }
+
+  /// A function that evaluates one batch: model.eval(), its own names, model.train().
+  void evaluate(int step) {
+    if (o_.eval_between == EvalBetween::none) return;
+    const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
+    begin(Phase::evaluation, step);
+    model_.root->train(false);
+    {
+      GradScope mode(o_.eval_between == EvalBetween::grad, o_.eval_between == EvalBetween::inference_mode);
+      const Tensors batch = o_.inputs_resident ? batch_ : moved(host);
+      AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+      nn::Outcome outcome = outcome_of(batch);
+    }
+    model_.root->train(true);
   }
 
   nn::Model& model_;
@@ -202,9 +365,13 @@ class Loop {
   std::optional<DType> amp_;
   const LossRule* loss_ = nullptr;
   Tensors trainable_;
+  std::vector<std::string> trainable_names_;
   RunResult result_;
+  std::unique_ptr<AveragedModel> averaged_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradScaler> scaler_;
+  optim::List checkpoint_;
+  std::set<const TensorImpl*> loaded_;
   std::size_t inputs_ = 0;
   Tensor target_;
   std::int64_t target_batch_ = -1;
@@ -212,6 +379,7 @@ class Loop {
   Tensors batch_;
   Value out_;
   Tensor loss_value_;
+  Tensors leaked_;
 };
 
 }  // namespace

@@ -11,6 +11,12 @@ struct RunResult {
   std::int64_t parameters = 0, trainable = 0, buffers = 0;           ///< elements; buffers: tensors
   Bytes parameter_bytes = 0, trainable_bytes = 0, buffer_bytes = 0;  ///< unrounded, shared ones once
   Bytes gradient_bytes = 0, optimizer_state_bytes = 0;
+  Bytes averaged_bytes = 0;  ///< of the EMA or SWA copy
+  struct {
+    Bytes optimizer_state = 0;
+    Bytes saved_peak = 0;  ///< saved tensors that hooks moved to the host: most at one time
+    Bytes parameters = 0;
+  } host_bytes;      ///< what options put on the host instead of the device
   std::string loss;  ///< as resolved
   struct Input {
     std::string name;

@@ -16,6 +16,31 @@ std::string_view name_of(ZeroGradAt at) {
   return names[int(at)];
 }
 
+std::string_view name_of(InferMode mode) {
+  static constexpr std::string_view names[] = {"no_grad", "inference_mode", "grad"};
+  return names[int(mode)];
+}
+std::string_view name_of(Averaging averaging) {
+  static constexpr std::string_view names[] = {"none", "ema", "swa"};
+  return names[int(averaging)];
+}
+std::string_view name_of(EvalBetween when) {
+  static constexpr std::string_view names[] = {"none", "no_grad", "inference_mode", "grad"};
+  return names[int(when)];
+}
+std::string_view name_of(Resume resume) {
+  static constexpr std::string_view names[] = {"no", "host", "device", "device-kept"};
+  return names[int(resume)];
+}
+std::string_view name_of(EmptyCache when) {
+  static constexpr std::string_view names[] = {"never", "step", "phase"};
+  return names[int(when)];
+}
+std::string_view name_of(MasterWeights style) {
+  static constexpr std::string_view names[] = {"none", "apex", "deepspeed"};
+  return names[int(style)];
+}
+
 Precision parse_precision(const std::string& text) {
   for (int i = 0; i < 5; ++i)
     if (text == name_of(Precision(i))) return Precision(i);

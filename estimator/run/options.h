@@ -13,10 +13,28 @@ namespace memest::run {
 enum class Mode { train, infer };
 enum class Precision { fp32, amp_fp16, amp_bf16, bf16, fp16 };
 enum class ZeroGradAt { start, before_backward, end };
+/// --infer-mode: what an inference run records.
+enum class InferMode { no_grad, inference_mode, grad };
+/// --ema: a second copy of the model, averaged after each step (torch.optim.swa_utils.AveragedModel).
+enum class Averaging { none, ema, swa };
+/// --eval-between: an evaluation of one batch after each step.
+enum class EvalBetween { none, no_grad, inference_mode, grad };
+/// --resume: where torch.load puts the checkpoint, and whether its name outlives loading.
+enum class Resume { no, host, device, device_kept };
+/// --empty-cache: when torch.cuda.empty_cache() runs.
+enum class EmptyCache { never, step, phase };
+/// --master-weights: fp32 copies of 16-bit parameters that the optimizer steps.
+enum class MasterWeights { none, apex, deepspeed };
 
 std::string_view name_of(Mode mode);
 std::string_view name_of(Precision precision);
 std::string_view name_of(ZeroGradAt at);
+std::string_view name_of(InferMode mode);
+std::string_view name_of(Averaging averaging);
+std::string_view name_of(EvalBetween when);
+std::string_view name_of(Resume resume);
+std::string_view name_of(EmptyCache when);
+std::string_view name_of(MasterWeights style);
 Precision parse_precision(const std::string& text);
 
 /// The type that the model and its floating inputs have.
@@ -40,12 +58,22 @@ struct RunOptions {
   std::vector<std::int64_t> batches{1};  ///< samples of each step; the last one repeats
   int steps = 3;
   std::string optimizer = "adamw";
+  std::vector<std::string> no_decay;  ///< globs of parameters in a group of their own, with weight_decay=0
+  MasterWeights master_weights = MasterWeights::none;
   int grad_accum = 1;
   bool zero_grad_to_none = true;
   ZeroGradAt zero_grad_at = ZeroGradAt::start;
   std::string loss;  ///< empty: the model's own, or else the sum of the output in training
   bool input_grad = false;
   bool inputs_resident = false;
+  InferMode infer_mode = InferMode::no_grad;
+  std::optional<double> clip_grad_norm, clip_grad_value;
+  Averaging averaging = Averaging::none;
+  bool leak_loss = false;  ///< each loss is appended to a list
+  EvalBetween eval_between = EvalBetween::none;
+  Resume resume = Resume::no;
+  EmptyCache empty_cache = EmptyCache::never;
+  std::vector<std::string> freeze;  ///< globs of parameters that do not require grad
   bool keep_output = true;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Checkpointing checkpointing;
