@@ -20,6 +20,13 @@ struct Device {
   std::string_view source;                ///< where the numbers are from
 
   int capability() const { return major * 10 + minor; }
+  /// Bytes of shared memory that one block may ask for (cudaDevAttrMaxSharedMemoryPerBlockOptin; CUDA C++ programming guide, table of technical specifications).
+  Bytes shared_memory_per_block() const {
+    if (major == 9 || major == 10) return 227 * kKiB;
+    if (capability() == 80 || capability() == 87) return 163 * kKiB;
+    if (capability() == 70) return 96 * kKiB;
+    return capability() == 75 ? 64 * kKiB : 99 * kKiB;
+  }
   /// Bytes of the cuBLAS workspace of one handle (aten/src/ATen/cuda/CublasHandlePool.cpp parseChosenWorkspaceSize).
   Bytes cublas_workspace(TorchVersion torch) const;
 };

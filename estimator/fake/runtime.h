@@ -42,6 +42,11 @@ struct AutocastState {
   std::unordered_map<const TensorImpl*, Tensor> cache;  ///< low-precision casts of leaves, until the outermost context exits
 };
 
+/// torch.nn.attention.sdpa_kernel: which kernels scaled_dot_product_attention may take. cuDNN's workspaces are not known, so it is off.
+struct SdpKernels {
+  bool cudnn = false, flash = true, efficient = true, math = true;
+};
+
 class Runtime {
  public:
   explicit Runtime(RunSettings settings);
@@ -60,6 +65,7 @@ class Runtime {
   bool grad_mode = true;
   bool inference_mode = false;
   AutocastState autocast;
+  SdpKernels sdp;
   Ref<SavedTensorHooks> saved_tensor_hooks;
   std::uint64_t next_sequence_nr = 0;
   bool in_backward_thread = false;                      ///< the autograd engine's device thread has cuBLAS handles of its own

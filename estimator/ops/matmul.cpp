@@ -94,7 +94,7 @@ Tensor bmm(T self, T mat2) {
     throw Error("bmm: shapes cannot be multiplied (" + to_string(self.sizes()) + " and " + to_string(mat2.sizes()) + ")");
   if (self.dtype() != mat2.dtype())
     throw Error("bmm: expected the same dtype, found " + std::string(name_of(self.dtype())) + " and " + std::string(name_of(mat2.dtype())));
-  auto fn = node("BmmBackward0", {self, mat2}, {save_if(self, mat2), save_if(mat2, self)}, [](Backward& w, T a, T b) {
+  auto fn = node("BmmBackward0", {self, mat2}, {save_if(mat2, self), save_if(self, mat2)}, [](Backward& w, T b, T a) {
     if (w.needs(1)) w.out[1] = ops::bmm(ops::transpose(a, 1, 2), w.grad[0]);
     if (w.needs(0)) w.out[0] = ops::bmm(w.grad[0], ops::transpose(b, 1, 2));
   });
