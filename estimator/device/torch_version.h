@@ -61,6 +61,8 @@ struct TorchVersion {
   /// A bare `:` in an index is an autograd node of its own.
   bool full_slice_records_node() const { return !at_least(9); }
   bool group_norm_fp32_stats() const { return at_least(13); }
+  /// group_norm keeps channels_last on CUDA (known of 2.15 only).
+  bool group_norm_channels_last() const { return at_least(15); }
   bool max_unpool_temporary() const { return !at_least(14); }
   bool cosine_similarity_scalar() const { return at_least(11); }
   /// `scaler * 1` of a fused optimizer's step under GradScaler.

@@ -12,3 +12,4 @@
 #include "ops/pooling.h"
 #include "ops/reductions.h"
 #include "ops/views.h"
+#include "ops/vision.h"
