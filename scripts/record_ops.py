@@ -226,6 +226,7 @@ def main():
     import torch
     warnings.simplefilter("ignore")
     gc.disable()
+    gc.freeze()  # so that collecting between cases is quick
     torch.backends.cuda.enable_cudnn_sdp(False)  # its workspaces are not modelled
     recorder = Recorder(torch)
     failed = 0

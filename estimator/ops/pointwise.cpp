@@ -1,260 +1,215 @@
+// The four rules of arithmetic (aten/src/ATen/native/BinaryOps.cpp; derivatives.yaml; FunctionsManual.cpp mul_tensor_backward, div_tensor_*).
 #include "ops/pointwise.h"
 
 #include "ops/copy.h"
+#include "ops/expression.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
+#include "ops/pointwise_rules.h"
 
 namespace memest {
 namespace {
 
-/// A text that can be a template argument.
-template <std::size_t N>
-struct Text {
-  char value[N];
-  consteval Text(const char (&text)[N]) { std::copy_n(text, N, value); }
-};
-
-// ---- two tensors -------------------------------------------------------------------------------------------------------
-
-Tensor iterate(T a, T b) { return elementwise({a, b}, result_type({a, b})); }
-
-/// Writes into self: other must broadcast to it and promote to something that self can hold.
-void check_in_place(T self, T other) {
-  if (!(broadcast(self.sizes(), other.sizes()) == self.sizes()))
-    throw Error("output with shape " + to_string(self.sizes()) + " doesn't match the broadcast shape " +
-                to_string(broadcast(self.sizes(), other.sizes())));
+Tensor scaled(T gradient, const Scalar& alpha) {  // maybe_multiply
+  return alpha.to_double() == 1 ? gradient : ops::unary("aten::mul", gradient);
 }
+Tensor of_type(T gradient, DType input) { return real_gradient(gradient, input); }
 
+// ---- add, sub, rsub ------------------------------------------------------------------------------------------------------
+
+auto add_formula(const Scalar& alpha, T self, T other) {
+  return [alpha, a = self.dtype(), b = other.dtype()](Backward& w) {
+    if (w.needs(1)) w.out[1] = of_type(scaled(w.grad[0], alpha), b);
+    if (w.needs(0)) w.out[0] = of_type(w.grad[0], a);
+  };
+}
 Tensor add(T self, T other, const Scalar& alpha) {
-  const bool scaled = alpha.to_double() != 1;
-  auto fn = node("AddBackward0", {self, other}, {}, [scaled](Backward& w) {
-    if (w.needs(1)) w.out[1] = scaled ? ops::unary("aten::mul", w.grad[0]) : w.grad[0];
-    if (w.needs(0)) w.out[0] = w.grad[0];
-  });
-  Tensor y = iterate(self, other);
+  auto fn = node("AddBackward0", {self, other}, {}, add_formula(alpha, self, other));
+  Tensor y = elementwise({self, other}, promote(self, other));
   fn.outputs({y});
   return y;
 }
 Tensor add_(T self, T other, const Scalar& alpha) {
   check_in_place(self, other);
-  const bool scaled = alpha.to_double() != 1;
-  auto fn = node("AddBackward0", {self, other}, {}, [scaled](Backward& w) {
-    if (w.needs(1)) w.out[1] = scaled ? ops::unary("aten::mul", w.grad[0]) : w.grad[0];
-    if (w.needs(0)) w.out[0] = w.grad[0];
-  });
-  fn.in_place(self);
+  node("AddBackward0", {self, other}, {}, add_formula(alpha, self, other)).in_place(self);
   return self;
 }
-Tensor sub(T self, T other, const Scalar&) {
-  auto fn = node("SubBackward0", {self, other}, {}, [](Backward& w) {
-    if (w.needs(1)) w.out[1] = ops::neg(w.grad[0]);
-    if (w.needs(0)) w.out[0] = w.grad[0];
-  });
-  Tensor y = iterate(self, other);
+auto sub_formula(const Scalar& alpha, T self, T other) {
+  return [alpha, a = self.dtype(), b = other.dtype()](Backward& w) {
+    if (w.needs(1)) {
+      Tensor negative = ops::unary("aten::neg", w.grad[0]);
+      w.out[1] = of_type(scaled(negative, alpha), b);
+    }
+    if (w.needs(0)) w.out[0] = of_type(w.grad[0], a);
+  };
+}
+Tensor sub(T self, T other, const Scalar& alpha) {
+  auto fn = node("SubBackward0", {self, other}, {}, sub_formula(alpha, self, other));
+  Tensor y = elementwise({self, other}, promote(self, other));
   fn.outputs({y});
   return y;
 }
-Tensor sub_(T self, T other, const Scalar&) {
+Tensor sub_(T self, T other, const Scalar& alpha) {
   check_in_place(self, other);
-  auto fn = node("SubBackward0", {self, other}, {}, [](Backward& w) {
-    if (w.needs(1)) w.out[1] = ops::neg(w.grad[0]);
-    if (w.needs(0)) w.out[0] = w.grad[0];
+  node("SubBackward0", {self, other}, {}, sub_formula(alpha, self, other)).in_place(self);
+  return self;
+}
+Tensor rsub(T self, T other, const Scalar& alpha) {
+  auto fn = node("RsubBackward0", {self, other}, {}, [alpha](Backward& w) {
+    if (w.needs(1)) w.out[1] = w.grad[0];
+    if (w.needs(0)) {
+      Tensor negative = ops::unary("aten::neg", w.grad[0]);
+      w.out[0] = scaled(negative, alpha);
+    }
   });
-  fn.in_place(self);
+  Tensor y = elementwise({self, other}, promote(self, other));
+  fn.outputs({y});
+  return y;
+}
+template <Text Node, bool Negative>
+Tensor with_number(T self, const Scalar& other, const Scalar& alpha) {
+  auto fn = node(Node.value, {self}, {}, [alpha](Backward& w) {
+    if constexpr (Negative) {
+      Tensor negative = ops::unary("aten::neg", w.grad[0]);
+      w.out[0] = scaled(negative, alpha);
+    } else {
+      w.out[0] = w.grad[0];
+    }
+  });
+  Tensor y = elementwise({self}, ResultType().add(self).add(other).get());
+  fn.outputs({y});
+  return y;
+}
+template <Text Node>
+Tensor with_number_(T self, const Scalar&, const Scalar&) {
+  node(Node.value, {self}, {}, [](Backward& w) { w.out[0] = w.grad[0]; }).in_place(self);
   return self;
 }
 
-void mul_backward(Backward& w, T self, T other) {  // "other" before "self": formulas run in alphabetical order
-  if (w.needs(1)) w.out[1] = ops::mul(w.grad[0], self);
-  if (w.needs(0)) w.out[0] = ops::mul(w.grad[0], other);
+// ---- mul, div ------------------------------------------------------------------------------------------------------------
+
+Tensor times(T gradient, T factor, DType input) {
+  if (!is_complex(factor.dtype())) return of_type(ops::binary("aten::mul", gradient, factor), input);
+  return of_type(gradient * Lazy(factor).conj(), input);
 }
+constexpr BinaryRule kMul{"MulBackward0", promote, [](T g, T, T other, T) { return times(g, other, DType::complex128); }, uses_other,
+                          [](T g, T self, T, T) { return times(g, self, DType::complex128); }, uses_self};
+
+/// mul as the hot path: one kernel for each gradient.
 Tensor mul(T self, T other) {
   auto fn = node("MulBackward0", {self, other}, {save_if(self, other), save_if(other, self)},
-                 [](Backward& w, T a, T b) { mul_backward(w, a, b); });
-  Tensor y = iterate(self, other);
+                 [a = self.dtype(), b = other.dtype()](Backward& w, T x, T y) {
+                   if (w.needs(1)) w.out[1] = times(w.grad[0], x, b);
+                   if (w.needs(0)) w.out[0] = times(w.grad[0], y, a);
+                 });
+  Tensor y = elementwise({self, other}, promote(self, other));
   fn.outputs({y});
   return y;
 }
-Tensor mul_(T self, T other) {
-  check_in_place(self, other);
-  Tensor original = runtime().grad_mode && other.requires_grad() ? ops::clone(self, std::nullopt) : Tensor();
-  auto fn = node("MulBackward0", {self, other}, {original, save_if(other, self)}, [](Backward& w, T a, T b) { mul_backward(w, a, b); });
-  fn.in_place(self);
-  return self;
-}
 
-DType true_div_type(T self, T other) {
-  DType type = result_type({self, other});
-  return is_integral(type, true) ? DType::float32 : type;
-}
-void div_backward(Backward& w, T self, T other) {  // FunctionsManual.cpp div_tensor_other_grad: -grad * ((self / other) / other)
-  if (w.needs(1)) {
-    Tensor negative = ops::neg(w.grad[0]);
-    Tensor quotient = ops::div(self, other);
-    Tensor twice = ops::div(quotient, other);
-    w.out[1] = ops::mul(negative, twice);
-  }
-  if (w.needs(0)) w.out[0] = ops::div(w.grad[0], other);
-}
+Tensor over(T gradient, T divisor) { return gradient / Lazy(divisor).conj(); }
+constexpr BinaryRule kDiv{"DivBackward0", promote_float, [](T g, T, T other, T) { return over(g, other); }, uses_other,
+                          [](T g, T self, T other, T) -> Tensor { return -Lazy(g) * ((Lazy(self) / other) / other).conj(); },
+                          uses_self | uses_other};
 Tensor div(T self, T other) {
-  auto fn = node("DivBackward0", {self, other}, {save_if(self, other), other}, [](Backward& w, T a, T b) { div_backward(w, a, b); });
-  Tensor y = elementwise({self, other}, true_div_type(self, other));
+  auto fn = node("DivBackward0", {self, other}, {save_if(self, other), other}, [a = self.dtype(), b = other.dtype()](Backward& w, T x, T y) {
+    if (w.needs(1)) w.out[1] = of_type(kDiv.other_gradient(w.grad[0], x, y, {}), b);
+    if (w.needs(0)) w.out[0] = of_type(over(w.grad[0], y), a);
+  });
+  Tensor y = elementwise({self, other}, promote_float(self, other));
   fn.outputs({y});
   return y;
 }
-Tensor div_(T self, T other) {
+
+DType rounded_type(T self, T other, const std::optional<std::string>& rounding_mode) {
+  return rounding_mode ? promote(self, other) : promote_float(self, other);
+}
+/// With a rounding mode both gradients are zeros.
+Tensor div_mode(T self, T other, const std::optional<std::string>& rounding_mode) {
+  if (!rounding_mode) return div(self, other);
+  auto fn = node("DivBackward2", {self, other}, {}, [](Backward& w) {
+    for (int i : {1, 0})
+      if (w.needs(i)) w.out[std::size_t(i)] = empty_like(w.grad[0], w.dtype(i));
+  });
+  Tensor y = elementwise({self, other}, rounded_type(self, other, rounding_mode));
+  fn.outputs({y});
+  return y;
+}
+Tensor div_mode_(T self, T other, const std::optional<std::string>& rounding_mode) {
+  if (!rounding_mode) return apply_binary_(kDiv, self, other);
   check_in_place(self, other);
-  Tensor original = runtime().grad_mode && other.requires_grad() ? ops::clone(self, std::nullopt) : Tensor();
-  auto fn = node("DivBackward0", {self, other}, {original, other}, [](Backward& w, T a, T b) { div_backward(w, a, b); });
+  auto fn = node("DivBackward2", {self, other}, {}, [](Backward& w) {
+    for (int i : {1, 0})
+      if (w.needs(i)) w.out[std::size_t(i)] = empty_like(w.grad[0], w.dtype(i));
+  });
   fn.in_place(self);
   return self;
 }
-
-// ---- one tensor --------------------------------------------------------------------------------------------------------
-
-/// What a derivative formula of one tensor looks at.
-enum class Keeps { nothing, input, result };
-
-/// Integers become floats, as the functions of analysis have it.
-DType float_result(T x) { return is_integral(x.dtype(), true) ? DType::float32 : x.dtype(); }
-DType same_result(T x) { return x.dtype(); }
-
-/// Out of place: `Formula` is void(Backward&, T saved), or void(Backward&) where nothing is kept.
-template <Text Name, Keeps Kept, auto Formula, auto Result = same_result>
-Tensor of_one(T self) {
-  if constexpr (Kept == Keeps::nothing) {
-    auto fn = node(Name.value, {self}, {}, [](Backward& w) { Formula(w); });
-    Tensor y = elementwise({self}, Result(self));
-    fn.outputs({y});
-    return y;
-  } else {
-    constexpr auto formula = [](Backward& w, T saved) { Formula(w, saved); };
-    auto fn = node(Name.value, std::span(&self, 1), Kept == Keeps::input ? std::span(&self, 1) : std::span<const Tensor>(), formula);
-    Tensor y = elementwise({self}, Result(self));
-    fn.outputs(std::span(&y, 1), Kept == Keeps::result ? std::span(&y, 1) : std::span<const Tensor>());
-    return y;
-  }
+Tensor div_scalar_mode(T self, const Scalar& other, const std::optional<std::string>& mode) {
+  return div_mode(self, wrapped_number(other.dtype()), mode);
 }
-/// In place: a formula that needs the input keeps a clone of it, one that needs the result keeps that.
-template <Text Name, Keeps Kept, auto Formula>
-Tensor of_one_(T self) {
-  if constexpr (Kept == Keeps::nothing) {
-    auto fn = node(Name.value, {self}, {}, [](Backward& w) { Formula(w); });
-    fn.in_place(self);
-  } else if constexpr (Kept == Keeps::input) {
-    Tensor original = runtime().grad_mode && self.requires_grad() ? ops::clone(self, std::nullopt) : Tensor();
-    auto fn = node(Name.value, {self}, {original}, [](Backward& w, T saved) { Formula(w, saved); });
-    original.reset();
-    fn.in_place(self);
-  } else {
-    auto fn = node(Name.value, {self}, {}, [](Backward& w, T saved) { Formula(w, saved); });
-    fn.in_place(self, {self});
-  }
-  return self;
+Tensor div_scalar_mode_(T self, const Scalar& other, const std::optional<std::string>& mode) {
+  return div_mode_(self, wrapped_number(other.dtype()), mode);
 }
 
-/// One kernel of the gradient and the saved tensor: relu's threshold_backward, gelu_backward, ...
-template <Text Kernel>
-void fused_backward(Backward& w, T saved) {
-  w.out[0] = ops::binary(Kernel.value, w.grad[0], saved);
-}
-void neg_backward(Backward& w) { w.out[0] = ops::neg(w.grad[0]); }
-void exp_backward(Backward& w, T result) { w.out[0] = ops::mul(w.grad[0], result); }
-void log_backward(Backward& w, T self) { w.out[0] = ops::div(w.grad[0], self); }
-void sqrt_backward(Backward& w, T result) {  // grad / (2 * result)
-  Tensor twice = ops::mul_scalar(result, 2);
-  w.out[0] = ops::div(w.grad[0], twice);
-}
-void rsqrt_backward(Backward& w, T result) {  // -0.5 * grad * result.pow(3)
-  Tensor half = ops::mul_scalar(w.grad[0], -0.5);
-  Tensor cube = ops::pow_scalar(result, 3);
-  w.out[0] = ops::mul(half, cube);
-}
+// ---- records -------------------------------------------------------------------------------------------------------------
 
-Tensor pow_scalar(T self, const Scalar& exponent) {
-  auto fn = node("PowBackward0", {self}, {self}, [exponent](Backward& w, T x) {  // FunctionsManual.cpp pow_backward
-    const double p = exponent.to_double();
-    if (p == 0) {
-      w.out[0] = ops::zeros_like(x, std::nullopt, std::nullopt);
-      return;
-    }
-    // grad * (exponent * self.pow(exponent - 1))
-    Tensor power = ops::pow_scalar(x, p - 1);
-    Tensor scaled = ops::mul_scalar(power, exponent);
-    w.out[0] = ops::mul(w.grad[0], scaled);
-  });
-  ResultType type;
-  Tensor y = elementwise({self}, type.add(self).add(exponent).get());
-  fn.outputs({y});
-  return y;
-}
+#define MEMEST_ADD_LIKE(NAME, OUT, SCALAR_NODE, NEGATIVE, IN_PLACE)                                                                        \
+  const Op NAME##_scalar{{"aten::" #NAME ".Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, \
+                         with_number<SCALAR_NODE, NEGATIVE>};
+MEMEST_ADD_LIKE(add, add, "AddBackward1", false, add_)
+MEMEST_ADD_LIKE(sub, sub, "SubBackward1", false, sub_)
+MEMEST_ADD_LIKE(rsub, rsub, "RsubBackward1", true, rsub_)
+MEMEST_ADD_LIKE(subtract, sub, "SubBackward1", false, sub_)
+#undef MEMEST_ADD_LIKE
+const Op add_scalar_in_place{{"aten::add_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+                             with_number_<"AddBackward1">};
+const Op sub_scalar_in_place{{"aten::sub_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+                             with_number_<"SubBackward1">};
+const Op subtract_scalar_in_place{
+    {"aten::subtract_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    with_number_<"SubBackward1">};
+const Op rsub_tensor{{"aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, rsub};
+const Op subtract_tensor{{"aten::subtract.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource},
+                         memest::sub};
+const Op subtract_in_place{
+    {"aten::subtract_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::sub_};
 
-Tensor gelu(T self, const std::string&) {
-  auto fn = node("GeluBackward0", {self}, {self}, [](Backward& w, T x) { w.out[0] = ops::binary("aten::gelu_backward", w.grad[0], x); });
-  Tensor y = elementwise({self}, self.dtype());
-  fn.outputs({y});
-  return y;
-}
+const WithScalar<"mul", ".Scalar", kMul, "MulBackward1"> mul_scalar{"", kBinarySource};
+const WithScalar<"div", ".Scalar", kDiv, "DivBackward1"> div_scalar{"", kBinarySource};
+const WithScalar<"multiply", ".Scalar", kMul, "MulBackward1"> multiply_scalar{"", kBinarySource};
+const WithScalar<"divide", ".Scalar", kDiv, "DivBackward1"> divide_scalar{"", kBinarySource};
+const WithScalar<"true_divide", ".Scalar", kDiv, "DivBackward1"> true_divide_scalar{"", kBinarySource};
+const Binary<"multiply", ".Tensor", kMul> multiply{"self, other", kBinarySource};
+const Binary<"divide", ".Tensor", kDiv> divide{"self, other", kBinarySource};
+const Binary<"true_divide", ".Tensor", kDiv> true_divide{"self, other", kBinarySource};
 
-Tensor hardtanh(T self, const Scalar&, const Scalar&) {
-  return of_one<"HardtanhBackward0", Keeps::input, fused_backward<"aten::hardtanh_backward">>(self);
-}
-Tensor hardtanh_(T self, const Scalar&, const Scalar&) {
-  return of_one_<"HardtanhBackward0", Keeps::input, fused_backward<"aten::hardtanh_backward">>(self);
-}
-
-constexpr const char* kBinary = "derivatives.yaml; aten/src/ATen/native/BinaryOps.cpp";
-constexpr const char* kUnary = "derivatives.yaml; aten/src/ATen/native/UnaryOps.cpp";
-constexpr const char* kActivation = "derivatives.yaml; aten/src/ATen/native/Activation.cpp";
+#define MEMEST_DIV_MODE(NAME)                                                                                                            \
+  const Op NAME##_mode_op{                                                                                                               \
+      {"aten::" #NAME ".Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor", Autocast::none, "", kBinarySource}, div_mode}; \
+  const Op NAME##_scalar_mode_op{                                                                                                        \
+      {"aten::" #NAME ".Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor", Autocast::none, "", kBinarySource},     \
+      div_scalar_mode};
+MEMEST_DIV_MODE(div)
+MEMEST_DIV_MODE(divide)
+#undef MEMEST_DIV_MODE
+const Op div_mode_in_place{
+    {"aten::div_.Tensor_mode(Tensor(a!) self, Tensor other, *, str? rounding_mode) -> Tensor(a!)", Autocast::none, "", kBinarySource}, div_mode_};
+const Op div_scalar_mode_in_place{
+    {"aten::div_.Scalar_mode(Tensor(a!) self, Scalar other, *, str? rounding_mode) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    div_scalar_mode_};
 
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T, T, const Scalar&)> add{
-    {"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinary}, memest::add};
-const Op<Tensor(T, T, const Scalar&)> sub{
-    {"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinary}, memest::sub};
-const Op<Tensor(T, T)> mul{{"aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinary}, memest::mul};
-const Op<Tensor(T, T)> div{{"aten::div.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinary}, memest::div};
-const Op<Tensor(T, T, const Scalar&)> add_{
-    {"aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinary}, memest::add_};
-const Op<Tensor(T, T, const Scalar&)> sub_{
-    {"aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinary}, memest::sub_};
-const Op<Tensor(T, T)> mul_{{"aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinary},
-                            memest::mul_};
-const Op<Tensor(T, T)> div_{{"aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinary},
-                            memest::div_};
-const Op<Tensor(T)> neg{{"aten::neg(Tensor self) -> Tensor", Autocast::none, "", kUnary},
-                        of_one<"NegBackward0", Keeps::nothing, neg_backward>};
-const Op<Tensor(T, const Scalar&)> pow_scalar{
-    {"aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::fp32, "self", kUnary}, memest::pow_scalar};
-const Op<Tensor(T)> exp{{"aten::exp(Tensor self) -> Tensor", Autocast::fp32, "result", kUnary},
-                        of_one<"ExpBackward0", Keeps::result, exp_backward, float_result>};
-const Op<Tensor(T)> log{{"aten::log(Tensor self) -> Tensor", Autocast::fp32, "self", kUnary},
-                        of_one<"LogBackward0", Keeps::input, log_backward, float_result>};
-const Op<Tensor(T)> sqrt{{"aten::sqrt(Tensor self) -> Tensor", Autocast::none, "result", kUnary},
-                         of_one<"SqrtBackward0", Keeps::result, sqrt_backward, float_result>};
-const Op<Tensor(T)> rsqrt{{"aten::rsqrt(Tensor self) -> Tensor", Autocast::fp32, "result", kUnary},
-                          of_one<"RsqrtBackward0", Keeps::result, rsqrt_backward, float_result>};
-const Op<Tensor(T)> tanh{{"aten::tanh(Tensor self) -> Tensor", Autocast::none, "result", kUnary},
-                         of_one<"TanhBackward0", Keeps::result, fused_backward<"aten::tanh_backward">, float_result>};
-const Op<Tensor(T)> sigmoid{{"aten::sigmoid(Tensor self) -> Tensor", Autocast::none, "result", kUnary},
-                            of_one<"SigmoidBackward0", Keeps::result, fused_backward<"aten::sigmoid_backward">, float_result>};
-const Op<Tensor(T)> relu{{"aten::relu(Tensor self) -> Tensor", Autocast::none, "result", kActivation},
-                         of_one<"ReluBackward0", Keeps::result, fused_backward<"aten::threshold_backward">>};
-const Op<Tensor(T)> relu_{{"aten::relu_(Tensor(a!) self) -> Tensor(a!)", Autocast::none, "result", kActivation},
-                          of_one_<"ReluBackward0", Keeps::result, fused_backward<"aten::threshold_backward">>};
-const Op<Tensor(T)> silu{{"aten::silu(Tensor self) -> Tensor", Autocast::none, "self", kActivation},
-                         of_one<"SiluBackward0", Keeps::input, fused_backward<"aten::silu_backward">>};
-const Op<Tensor(T)> silu_{{"aten::silu_(Tensor(a!) self) -> Tensor(a!)", Autocast::none, "self", kActivation},
-                          of_one_<"SiluBackward0", Keeps::input, fused_backward<"aten::silu_backward">>};
-const Op<Tensor(T, const std::string&)> gelu{
-    {"aten::gelu(Tensor self, *, str approximate='none') -> Tensor", Autocast::none, "self", kActivation}, memest::gelu};
-const Op<Tensor(T, const Scalar&, const Scalar&)> hardtanh{
-    {"aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor", Autocast::none, "self", kActivation}, memest::hardtanh};
-const Op<Tensor(T, const Scalar&, const Scalar&)> hardtanh_{
-    {"aten::hardtanh_(Tensor(a!) self, Scalar min_val=-1, Scalar max_val=1) -> Tensor(a!)", Autocast::none, "self", kActivation},
-    memest::hardtanh_};
+const Op<Tensor(T, T, const Scalar&)> add{{"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::add};
+const Op<Tensor(T, T, const Scalar&)> sub{{"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::sub};
+const Op<Tensor(T, T)> mul{{"aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource}, memest::mul};
+const Op<Tensor(T, T)> div{{"aten::div.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource}, memest::div};
+const Op<Tensor(T, T, const Scalar&)> add_{{"aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::add_};
+const Op<Tensor(T, T, const Scalar&)> sub_{{"aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::sub_};
+const Op<Tensor(T, T)> mul_{{"aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, binary_op_<kMul>};
+const Op<Tensor(T, T)> div_{{"aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, binary_op_<kDiv>};
 
 Tensor mul_scalar(T x, const Scalar& number) { return mul(x, wrapped_number(number.dtype())); }
 Tensor add_scalar(T x, const Scalar& number) { return add(x, wrapped_number(number.dtype()), 1); }

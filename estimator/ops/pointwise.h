@@ -1,5 +1,6 @@
-// Elementwise arithmetic and activations.
+// Elementwise arithmetic and functions of one tensor that C++ code calls; all records stand in pointwise, unary, binary, comparison and selection.
 #pragma once
+#include "ops/activation.h"
 #include "ops/op.h"
 
 namespace memest::ops {
@@ -20,13 +21,6 @@ extern const Op<Tensor(T)> sqrt;
 extern const Op<Tensor(T)> rsqrt;
 extern const Op<Tensor(T)> tanh;
 extern const Op<Tensor(T)> sigmoid;
-extern const Op<Tensor(T)> relu;
-extern const Op<Tensor(T)> relu_;
-extern const Op<Tensor(T)> silu;
-extern const Op<Tensor(T)> silu_;
-extern const Op<Tensor(T, const std::string&)> gelu;
-extern const Op<Tensor(T, const Scalar&, const Scalar&)> hardtanh;
-extern const Op<Tensor(T, const Scalar&, const Scalar&)> hardtanh_;
 
 /// x * number, x + number, as Python writes them: the number is wrapped and weak in promotion.
 Tensor mul_scalar(T x, const Scalar& number);

@@ -1,5 +1,6 @@
 // Sums, means and the engine's sum_to_size.
 #pragma once
+#include "ops/iterator.h"
 #include "ops/op.h"
 
 namespace memest::ops {
@@ -11,6 +12,8 @@ extern const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>
 /// at::sum_to: sums over the dimensions that broadcasting added.
 Tensor sum_to_size(T x, const Dims& sizes);
 /// The kernel of sum over a mask of dimensions, below autograd.
+/// Any reduction: the result and the scratch that the kernel takes beside it.
+Tensor reduce_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype, const ReduceKernel& kernel);
 Tensor sum_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype);
 
 }  // namespace memest::ops
