@@ -70,8 +70,8 @@ class Vocabulary:
         """The name of the layer that a module is: its class, or the class whose forward it inherits, one that memest knows by name and library."""
         for cls in type(module).__mro__:
             known = cls.__name__ in self.layers or cls.__name__ in ("Sequential", "ModuleList")
-            library = cls.__module__.split(".")[0]
-            if known and library in ("torch", "torchvision", "timm"):
+            library = "torch" if hasattr(nn, cls.__name__) else cls.__module__.split(".")[0]  # a library's own GELU is not torch.nn's
+            if known and (cls.__module__.startswith("torch.nn.") if library == "torch" else library in ("torchvision", "timm")):
                 own = [k for k in cls.__mro__[:-1] if k is not nn.Module]
                 changed = {name for k in type(module).__mro__[: type(module).__mro__.index(cls)] for name in vars(k) if callable(vars(k)[name])}
                 forward = {name for k in own for name in vars(k) if callable(vars(k)[name])} - {"__init__", "reset_parameters", "extra_repr", "_load_from_state_dict"}
@@ -357,7 +357,7 @@ class Frame(TorchFunctionMode):
             self.constants[path] = t
             self.tensors[id(t)] = path
         if path not in self.fetched:
-            node = Node("get_attr", path, [], {}, self.events, hint=path.rpartition(".")[2] if not path.rpartition(".")[2].isdigit() else None)
+            node = Node("get_attr", path, [], {}, self.events, hint=path.rpartition(".")[2] if not path.rpartition(".")[2].isdigit() else None, pure=True)
             self.nodes.append(node)
             self.fetched[path] = node
         return self.fetched[path]
@@ -396,13 +396,15 @@ class Frame(TorchFunctionMode):
         self.events += 1
 
     def call(self, func, name, method, attribute, args, kwargs, result):
+        if name.endswith("_") and args and id(args[0]) in self.tensors and args[0].dim() == 0 and not args[0].is_floating_point() and not any(map(carries_tensor, args[1:])):
+            return result  # num_batches_tracked.add_(1): takes no memory, and is often for one mode only
         names = names_assigned()
         self.begin()
         if attribute:
             node = self.add("call_function", "getattr", [args[0], name], hint=names[0] if len(names) == 1 else None)
             return self.value(result, node)
         args = [a for a in args if not isinstance(a, (torch.device, torch.layout))]
-        kwargs = {k: v for k, v in kwargs.items() if k not in DROPPED and v is not inspect.Parameter.empty}
+        kwargs = {k: v for k, v in kwargs.items() if k not in DROPPED and not k.startswith("_")}
         if name in ("to", "cuda", "cpu") and len(args) == 1 and not kwargs or name in ("detach_", "requires_grad_"):
             node = self.argument(args[0])  # only the device changes: everything is on one
             return self.value(result, node) if id(result) not in self.known else result
