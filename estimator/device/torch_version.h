@@ -30,6 +30,8 @@ struct TorchVersion {
     if (at_least(12)) return LtScratch::shared;  // uses the cuBLAS workspace
     return at_least(9) ? LtScratch::kept : LtScratch::per_call;
   }
+  /// Other biases than 1-D ones go through cuBLASLt too: [1, n], and whole matrices of half types.
+  bool lt_takes_matrix_bias() const { return at_least(15); }
   /// 2.10 only: no Lt scratch for one row.
   bool lt_scratch_skips_one_row() const { return *this == TorchVersion{2, 10}; }
   /// An addmm with a bias also takes the cuBLAS workspace (before 2.15, at the thread's first call).

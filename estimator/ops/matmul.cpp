@@ -55,7 +55,16 @@ Tensor mm(T self, T mat2) {
   return y;
 }
 
-Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar& alpha) {
+/// addmm_out_cuda_impl: whether the fused epilogue of cuBLASLt takes the bias. Measured on 2.15 for the forms beyond 1-D.
+bool goes_through_lt(T bias, const Dims& sizes, std::int64_t inner, double beta) {
+  if (inner <= 1 || sizes[1] <= 1 || !is_contiguous(bias)) return false;
+  if (bias.dim() == 1) return bias.sizes()[0] == sizes[1] && beta == 1;
+  if (!runtime().settings.torch.lt_takes_matrix_bias() || bias.dim() != 2) return false;
+  if (bias.sizes()[0] == 1) return bias.sizes()[1] == sizes[1] && beta == 1;
+  return bias.sizes() == sizes && is_reduced_floating(bias.dtype()) && beta != 0;
+}
+
+Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar&) {
   check_matrices("addmm", mat1, mat2);
   const Dims sizes{mat1.sizes()[0], mat2.sizes()[1]};
   if (!(broadcast(self.sizes(), sizes) == sizes))
@@ -68,9 +77,7 @@ Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar& alpha) {
                  });
   Tensor y = empty(sizes, self.dtype());
   if (y.numel() > 0) {
-    // addmm_out_cuda_impl: the fused epilogue takes a contiguous 1-D bias of more than one output
-    const bool lt = self.dim() == 1 && self.sizes()[0] == sizes[1] && is_contiguous(self) && mat2.sizes()[0] > 1 && mat2.sizes()[1] > 1 &&
-                    beta.to_double() == 1 && alpha.to_double() == 1;
+    const bool lt = goes_through_lt(self, sizes, mat2.sizes()[0], beta.to_double());
     Tensor a = prepared(mat1), b = prepared(mat2);
     CublasWorkspace workspace(lt ? CublasWorkspace::Call::lt_bias : CublasWorkspace::Call::gemm, sizes[0]);
   }

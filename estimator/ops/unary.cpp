@@ -61,7 +61,6 @@ Tensor sinh(T g, T x) { return g * Lazy(x).map("aten::cosh").conj(); }
 Tensor sqrt(T g, T y) { return g / (2 * Lazy(y).conj()); }
 Tensor square(T g, T x) { return g * (2.0 * Lazy(x).pow(1.0)).conj(); }
 Tensor tan(T g, T y) { return g * (1 + Lazy(y).pow(2)).conj(); }
-Tensor tanh(T g, T y) { return fused<"aten::tanh_backward">(g, y); }
 Tensor angle(T, T x) {
   if (!is_complex(x.dtype())) return empty_like(x);
   throw Error("angle: the gradient of complex numbers is not modelled");
