@@ -94,6 +94,11 @@ const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>)> mean
     {"aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce},
     memest::mean_dim};
 
+Tensor reduce_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype, const ReduceKernel& kernel) {
+  Tensor y = empty(reduced_sizes(x.sizes(), mask.empty() ? std::vector<bool>(std::size_t(x.dim()), true) : mask, keepdim), dtype);
+  reduce_scratch(x, mask.empty() ? std::vector<bool>(std::size_t(x.dim()), true) : mask, kernel);
+  return y;
+}
 Tensor sum_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype) {
   Tensor y = empty(reduced_sizes(x.sizes(), mask, keepdim), dtype);
   // native/cuda/ReduceSumProdKernel.cu: half types load eight at a time along the input
