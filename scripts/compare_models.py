@@ -48,7 +48,7 @@ def models():
     return [f"torchvision:{n}" for n in names if "quantized" not in n] + [f"timm:{n}" for n in TIMM]
 
 
-def step_loop(source, precision, optimizer, mode):
+def step_loop(source, precision, optimizer, mode, trace=None):
     """Three steps as memest's default loop does them; what the allocator counts at the end of each phase and at its peak."""
     memory, training = torch.cuda.memory, mode == "train"
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -58,6 +58,8 @@ def step_loop(source, precision, optimizer, mode):
         model = source.make(1000).train(training)
     torch.set_default_dtype(torch.float32)
     x_host, y_host = torch.empty(BATCH, 3, source.image, source.image, dtype=dtype), torch.zeros(BATCH, dtype=torch.int64)
+    if trace:
+        memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
     model = model.to("cuda")
     gc.collect()
     rule = {"sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "adamw": torch.optim.AdamW, None: None}[optimizer]
@@ -92,6 +94,10 @@ def step_loop(source, precision, optimizer, mode):
             else:
                 stepper.step()
             end(step, "optimizer")
+    if trace:
+        events = [e for e in memory._snapshot()["device_traces"][0] if "addr" in e]
+        low = min(e["addr"] for e in events)
+        Path(trace).write_text(json.dumps({"fields": ["action", "address", "bytes"], "events": [[e["action"], e["addr"] - low, e["size"]] for e in events]}))
     parameters, buffers = list(model.parameters()), list(model.buffers())
     state = [t for s in (stepper.state.values() if stepper else ()) for t in s.values() if torch.is_tensor(t) and t.is_cuda]
     return {"parameters": sum(p.numel() for p in parameters), "phases": phases, "reserved": memory.max_memory_reserved(), "device": torch.cuda.get_device_name(0),
@@ -161,12 +167,15 @@ def compare(text, folder, options, vocabulary):
         row["parameters"] = answer.get("model", {}).get("parameters", {}).get("count")
         return row
     for name, (precision, optimizer, mode, arguments) in RUNS.items():
-        truth = forked(lambda: step_loop(export_spec.Source(text), precision, optimizer, mode), 300)
+        place = Path(options.traces) / f"{path.stem}.{precision}.{mode}" if options.traces else None
+        if place:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        truth = forked(lambda: step_loop(export_spec.Source(text), precision, optimizer, mode, place and f"{place}.pytorch.json"), 300)
         if "error" in truth:
             row["runs"][name] = {"error": "eager: " + truth["error"]}
             continue
         row["parameters"] = truth["parameters"]
-        answer = estimate([*arguments, "--gpu", DEVICES.get(truth["device"], "a100-80gb")])
+        answer = estimate([*arguments, "--gpu", DEVICES.get(truth["device"], "a100-80gb"), *(["--trace", f"{place}.memest.json"] if place else [])])
         row["runs"][name] = {"error": answer["error"]} if "error" in answer else differences(truth, answer)
     row["seconds"] = round(time.time() - started, 1)
     return row
@@ -220,6 +229,7 @@ def main():
     parser.add_argument("--export-only", action="store_true")
     parser.add_argument("--rows", type=Path, help="a file of results, a line each: those in it are taken as they are, new ones are added")
     parser.add_argument("--specs", help="keep the exported specs in this folder")
+    parser.add_argument("--traces", help="write both lists of allocator events of each run into this folder")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--show", action="store_true", help="print each difference")
     options = parser.parse_args()

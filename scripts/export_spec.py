@@ -1004,6 +1004,13 @@ def export(source, vocabulary, log=lambda text: print(text, file=sys.stderr)):
     return {**head, **body}
 
 
+def counts(source):
+    """What the eager model itself counts: parameters, their bytes in fp32, buffers and their bytes."""
+    model = source.build(source.defaults.get("classes")).to(torch.float32)
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    return sum(p.numel() for p in parameters), len(buffers), sum(b.numel() * b.element_size() for b in buffers)
+
+
 def shipped():
     return {**{n: f"own:{n}" for n in OWN}, **{n: f"torchvision:{n}" for n in TORCHVISION}, **{n: f"timm:{n}" for n in TIMM}}
 
@@ -1016,9 +1023,14 @@ def main():
     parser.add_argument("-o", "--output", default=ROOT / "model_specs", type=Path)
     parser.add_argument("--classes", type=int, help="default of the symbol \"classes\"")
     parser.add_argument("--input", action="append", default=[], help="NAME=SIZE,SIZE,...[:DTYPE], for a model of your own")
+    parser.add_argument("--counts", type=Path, help="write what the shipped models count by PyTorch itself to this file (tests/unit/spec/shipped_counts.txt), and export nothing")
     parser.add_argument("--trace", action="store_true", help="show where an error comes from")
     parser.add_argument("--default", action="append", default=[], help="SYMBOL=NUMBER")
     options = parser.parse_args()
+    if options.counts:
+        lines = [f"{name} {' '.join(map(str, counts(Source(text))))}" for name, text in sorted(shipped().items())]
+        options.counts.write_text("# name, parameters, buffers, bytes of buffers: as PyTorch counts them (scripts/export_spec.py --counts)\n" + "\n".join(lines) + "\n")
+        return 0
     vocabulary = Vocabulary(str(options.memest))
     models = [*options.models, *(shipped() if options.shipped else [])]
     failed = 0

@@ -31,10 +31,13 @@ class SpecReader {
     symbols(top);
     inputs(top.at("inputs"));
     if (top.has("layers") == top.has("nodes")) throw top.error("a spec has either \"layers\" or \"nodes\"");
-    if (top.has("layers"))
-      model_.root = std::make_shared<nn::Sequential>(layers(top.at("layers"), 0));
-    else
+    if (top.has("layers")) {
+      const std::vector<nn::ModulePtr> inner = layers(top.at("layers"), 0);
+      model_.root = std::make_shared<nn::Sequential>(inner);
+      name_layers(top.at("layers"), *model_.root, inner.size());
+    } else {
       model_.root = graph(top, 0);
+    }
     if (top.has("tie"))
       top.at("tie").each([&](const std::string& path, const Node& to) {
         if (!model_.root->tie(path, to.text()))
