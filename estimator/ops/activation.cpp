@@ -144,13 +144,14 @@ MEMEST_RECORD(celu_, (T, Number), "(Tensor(a!) self, Scalar alpha=1.0) -> Tensor
 MEMEST_RECORD(leaky_relu, (T, Number), "(Tensor self, Scalar negative_slope=0.01) -> Tensor", "self", (activation<"leaky_relu", "aten::leaky_relu_backward", Number>))
 MEMEST_RECORD(leaky_relu_, (T, Number), "(Tensor(a!) self, Scalar negative_slope=0.01) -> Tensor(a!)", "result",
               (activation_<"leaky_relu", "aten::leaky_relu_backward", Keeps::result, Number>))
-MEMEST_RECORD(softplus, (T, Number, Number), "(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor", "self",
-              (activation<"softplus", "aten::softplus_backward", Number, Number>))
 MEMEST_RECORD(threshold, (T, Number, Number), "(Tensor self, Scalar threshold, Scalar value) -> Tensor", "self",
               (activation<"threshold", "aten::threshold_backward", Number, Number>))
 MEMEST_RECORD(threshold_, (T, Number, Number), "(Tensor(a!) self, Scalar threshold, Scalar value) -> Tensor(a!)", "self",
               (activation_<"threshold", "aten::threshold_backward", Keeps::input, Number, Number>))
 #undef MEMEST_RECORD
+const Op<Tensor(T, Number, Number)> softplus{
+    {"aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor", Autocast::fp32, "self", kActivationSource},
+    activation<"softplus", "aten::softplus_backward", Number, Number>};
 const Op<Tensor(T, T)> prelu{{"aten::prelu(Tensor self, Tensor weight) -> Tensor", Autocast::lower, "", "native/Activation.cpp prelu"}, memest::prelu};
 const Op<Tensor(T, Number, Number, bool)> rrelu{
     {"aten::rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.3333333333333333, bool training=False, Generator? generator=None) -> Tensor", Autocast::none, "", kRrelu},
