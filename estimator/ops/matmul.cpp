@@ -95,12 +95,14 @@ Tensor batch_prepared(T x, std::int64_t m, std::int64_t n) {  // the result is r
   return runtime().settings.kernel_scratch() ? ops::clone(x, MemoryFormat::contiguous) : Tensor();
 }
 
+void check_batches(const std::string& name, T a, T b) {
+  if (a.dim() != 3 || b.dim() != 3) throw Error(name + ": both must be 3-D, found " + describe(a) + " and " + describe(b));
+  if (a.sizes()[0] != b.sizes()[0] || a.sizes()[2] != b.sizes()[1]) throw Error(name + ": shapes cannot be multiplied (" + to_string(a.sizes()) + " and " + to_string(b.sizes()) + ")");
+  if (a.dtype() != b.dtype()) throw Error(name + ": expected the same dtype, found " + std::string(name_of(a.dtype())) + " and " + std::string(name_of(b.dtype())));
+}
+
 Tensor bmm(T self, T mat2) {
-  if (self.dim() != 3 || mat2.dim() != 3) throw Error("bmm: both must be 3-D, found " + describe(self) + " and " + describe(mat2));
-  if (self.sizes()[0] != mat2.sizes()[0] || self.sizes()[2] != mat2.sizes()[1])
-    throw Error("bmm: shapes cannot be multiplied (" + to_string(self.sizes()) + " and " + to_string(mat2.sizes()) + ")");
-  if (self.dtype() != mat2.dtype())
-    throw Error("bmm: expected the same dtype, found " + std::string(name_of(self.dtype())) + " and " + std::string(name_of(mat2.dtype())));
+  check_batches("bmm", self, mat2);
   auto fn = node("BmmBackward0", {self, mat2}, {save_if(mat2, self), save_if(self, mat2)}, [](Backward& w, T b, T a) {
     if (w.needs(1)) w.out[1] = ops::bmm(ops::transpose(a, 1, 2), w.grad[0]);
     if (w.needs(0)) w.out[0] = ops::bmm(w.grad[0], ops::transpose(b, 1, 2));
@@ -129,35 +131,127 @@ bool should_fold(T a, T b) {
   return true;
 }
 
-Tensor mv(T self, T vec) {  // derivatives.yaml mv
-  if (self.dim() != 2 || vec.dim() != 1 || self.sizes()[1] != vec.sizes()[0])
-    throw Error("mv: shapes cannot be multiplied (" + describe(self) + " and " + describe(vec) + ")");
+/// maybe_multiply.
+Tensor scaled(Tensor gradient, const Scalar& factor) { return factor.to_double() == 1 ? gradient : ops::mul_scalar(gradient, factor); }
+
+Tensor outer(T self, T vec2) {
+  if (self.dim() != 1 || vec2.dim() != 1) throw Error("outer: both must be 1-D, found " + describe(self) + " and " + describe(vec2));
+  return ops::mul(ops::reshape(self, {self.numel(), 1}), vec2);
+}
+
+/// native/Blas.cpp addmv_out: gemv takes a matrix with one stride of 1, another is copied.
+void gemv(T matrix) {
+  const Dims &s = matrix.strides(), &n = matrix.sizes();
+  const bool fits = (s[0] == 1 && s[1] >= std::max<std::int64_t>(1, n[0])) || (s[1] == 1 && s[0] >= std::max<std::int64_t>(1, n[1]));
+  Tensor copy = fits || !runtime().settings.kernel_scratch() ? Tensor() : ops::clone(matrix, MemoryFormat::contiguous);
+  CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+}
+void check_matrix_vector(const char* name, T matrix, T vec) {
+  if (matrix.dim() != 2 || vec.dim() != 1 || matrix.sizes()[1] != vec.sizes()[0])
+    throw Error(std::string(name) + ": shapes cannot be multiplied (" + describe(matrix) + " and " + describe(vec) + ")");
+  if (matrix.dtype() != vec.dtype()) throw Error(std::string(name) + ": expected one dtype, found " + describe(matrix) + " and " + describe(vec));
+}
+Tensor mv(T self, T vec) {
+  check_matrix_vector("mv", self, vec);
   auto fn = node("MvBackward0", {self, vec}, {save_if(self, vec), save_if(vec, self)}, [](Backward& w, T a, T v) {
-    if (w.needs(0)) w.out[0] = ops::mul(ops::unsqueeze(w.grad[0], 1), ops::unsqueeze(v, 0));
-    if (w.needs(1)) w.out[1] = ops::squeeze_dim(ops::mm(ops::t(a), ops::unsqueeze(w.grad[0], 1)), 1);
+    if (w.needs(0)) w.out[0] = outer(w.grad[0], v);
+    if (w.needs(1)) w.out[1] = ops::mv(ops::t(a), w.grad[0]);
   });
   Tensor y = empty({self.sizes()[0]}, self.dtype());
-  CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  if (y.numel() > 0) gemv(self);
   fn.outputs({y});
   return y;
 }
-const Op mv_op{{"aten::mv(Tensor self, Tensor vec) -> Tensor", Autocast::lower, "self, vec", "derivatives.yaml mv; native/Blas.cpp"}, mv};
+Tensor addmv(T self, T mat, T vec, const Scalar& beta, const Scalar& alpha) {
+  check_matrix_vector("addmv", mat, vec);
+  auto fn = node("AddmvBackward0", {self, mat, vec}, {save_if(mat, vec), save_if(vec, mat)}, [alpha, beta](Backward& w, T a, T v) {
+    if (w.needs(1)) w.out[1] = scaled(outer(w.grad[0], v), alpha);
+    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
+    if (w.needs(2)) w.out[2] = scaled(ops::mv(ops::t(a), w.grad[0]), alpha);
+  });
+  Tensor y = empty({mat.sizes()[0]}, self.dtype());
+  if (!(broadcast(self.sizes(), y.sizes()) == y.sizes())) throw Error("addmv: " + describe(self) + " does not broadcast to " + to_string(y.sizes()));
+  if (y.numel() > 0) gemv(mat);
+  fn.outputs({y});
+  return y;
+}
+Tensor addr(T self, T vec1, T vec2, const Scalar& beta, const Scalar& alpha) {
+  if (vec1.dim() != 1 || vec2.dim() != 1) throw Error("addr: expected 1-D vectors, found " + describe(vec1) + " and " + describe(vec2));
+  auto fn = node("AddrBackward0", {self, vec1, vec2}, {save_if(vec1, vec2), save_if(vec2, vec1)}, [alpha, beta](Backward& w, T a, T b) {
+    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
+    if (w.needs(1)) w.out[1] = scaled(ops::mv(w.grad[0], b), alpha);
+    if (w.needs(2)) w.out[2] = scaled(ops::mv(ops::t(w.grad[0]), a), alpha);
+  });
+  const Dims sizes{vec1.numel(), vec2.numel()};
+  if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("addr: " + describe(self) + " does not broadcast to " + to_string(sizes));
+  Tensor y = empty(sizes, self.dtype());
+  fn.outputs({y});
+  return y;
+}
 
+/// One kernel of two vectors: dot and vdot.
+Tensor dot_of(const char* name, T a, T b) {
+  if (a.dim() != 1 || b.dim() != 1 || !(a.sizes() == b.sizes())) throw Error(std::string(name) + ": 1D tensors of one size expected, found " + describe(a) + " and " + describe(b));
+  Tensor y = empty({}, a.dtype());
+  CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  return y;
+}
 Tensor dot(T self, T tensor) {
-  if (self.dim() != 1 || tensor.dim() != 1 || !(self.sizes() == tensor.sizes()))
-    throw Error("dot: 1D tensors of one size expected, found " + describe(self) + " and " + describe(tensor));
   auto fn = node("DotBackward0", {self, tensor}, {save_if(self, tensor), save_if(tensor, self)}, [](Backward& w, T a, T b) {
     if (w.needs(0)) w.out[0] = ops::mul(w.grad[0], b);
     if (w.needs(1)) w.out[1] = ops::mul(w.grad[0], a);
   });
-  Tensor y = empty({}, self.dtype());
-  CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  Tensor y = dot_of("dot", self, tensor);
   fn.outputs({y});
   return y;
 }
-const Op dot_op{
-    {"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"},
-    dot};
+Tensor vdot(T self, T other) {
+  auto fn = node("VdotBackward0", {self, other}, {save_if(other, self), save_if(self, other)}, [](Backward& w, T b, T a) {
+    if (w.needs(1)) w.out[1] = ops::mul(w.grad[0], a);
+    if (w.needs(0)) w.out[0] = ops::mul(w.grad[0], b);
+  });
+  Tensor y = dot_of("vdot", self, other);
+  fn.outputs({y});
+  return y;
+}
+
+// native/cuda/Blas.cpp baddbmm_out_cuda_impl: the input is copied into the result
+Tensor baddbmm(T self, T batch1, T batch2, const Scalar& beta, const Scalar& alpha) {
+  check_batches("baddbmm", batch1, batch2);
+  const Dims sizes{batch1.sizes()[0], batch1.sizes()[1], batch2.sizes()[2]};
+  if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("baddbmm: " + describe(self) + " does not broadcast to " + to_string(sizes));
+  auto fn = node("BaddbmmBackward0", {self, batch1, batch2}, {save_if(batch1, batch2), save_if(batch2, batch1)}, [alpha, beta](Backward& w, T a, T b) {
+    if (w.needs(1)) w.out[1] = scaled(ops::bmm(w.grad[0], ops::transpose(b, 1, 2)), alpha);
+    if (w.needs(2)) w.out[2] = scaled(ops::bmm(ops::transpose(a, 1, 2), w.grad[0]), alpha);
+    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
+  });
+  Tensor y = empty(sizes, self.dtype());
+  if (y.numel() > 0 && batch1.numel() > 0) {
+    const std::int64_t m = sizes[2], n = sizes[1], k = batch1.sizes()[2];
+    Tensor b = batch_prepared(batch2, m, k), a = batch_prepared(batch1, k, n);
+    CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  }
+  fn.outputs({y});
+  return y;
+}
+// native/LinearAlgebra.cpp addbmm_impl_: one addmm_ for each matrix of the batch
+Tensor addbmm(T self, T batch1, T batch2, const Scalar& beta, const Scalar& alpha) {
+  check_batches("addbmm", batch1, batch2);
+  const Dims sizes{batch1.sizes()[1], batch2.sizes()[2]};
+  if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("addbmm: " + describe(self) + " does not broadcast to " + to_string(sizes));
+  auto fn = node("AddbmmBackward0", {self, batch1, batch2}, {save_if(batch1, batch2), save_if(batch2, batch1)},
+                 [alpha, beta, batches = batch1.sizes()[0]](Backward& w, T a, T b) {
+                   auto expanded = [&] { return ops::expand(ops::unsqueeze(w.grad[0], 0), {batches, w.grad[0].sizes()[0], w.grad[0].sizes()[1]}, false); };
+                   if (w.needs(1)) w.out[1] = scaled(ops::bmm(expanded(), ops::transpose(b, 1, 2)), alpha);
+                   if (w.needs(2)) w.out[2] = scaled(ops::bmm(ops::transpose(a, 1, 2), expanded()), alpha);
+                   if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
+                 });
+  Tensor y = empty(sizes, self.dtype());
+  if (y.numel() > 0)
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(batch1.sizes()[0], 100'000); ++i) CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+  fn.outputs({y});
+  return y;
+}
 
 // aten/src/ATen/native/LinearAlgebra.cpp _matmul_impl
 Tensor matmul(T a, T b) {
@@ -165,8 +259,8 @@ Tensor matmul(T a, T b) {
   if (da == 0 || db == 0)
     throw Error("both arguments to matmul need to be at least 1D, but they are " + std::to_string(da) + "D and " + std::to_string(db) +
                 "D");
-  if (da == 1 && db == 1) return dot_op(a, b);
-  if (da == 2 && db == 1) return mv_op(a, b);
+  if (da == 1 && db == 1) return ops::dot(a, b);
+  if (da == 2 && db == 1) return ops::mv(a, b);
   if (da == 1 && db == 2) return ops::squeeze_dim(ops::mm(ops::unsqueeze(a, 0), b), 0);
   if (da == 2 && db == 2) return ops::mm(a, b);
   if (should_fold(a, b)) {
@@ -176,7 +270,7 @@ Tensor matmul(T a, T b) {
     Dims sizes = t1.sizes().slice(0, t1.dim() - 1);
     const std::int64_t rows = sizes.numel(), inner = t1.sizes().back();
     Tensor folded = ops::reshape(t1, {rows, inner});
-    if (t2.dim() == 1) return ops::unsafe_view(mv_op(folded, t2), sizes);
+    if (t2.dim() == 1) return ops::unsafe_view(ops::mv(folded, t2), sizes);
     sizes.push_back(t2.sizes()[1]);
     Tensor product = ops::mm(folded, t2);
     folded.reset();
@@ -212,7 +306,7 @@ Tensor linear(T input, T weight, T bias) {
     throw Error("linear: an input of shape " + to_string(input.sizes()) + " does not meet a weight of shape " + to_string(weight.sizes()) +
                 " (in_features " + std::to_string(weight.sizes().back()) + ")");
   if (bias && input.dim() == 2) return ops::addmm(bias, input, ops::t(weight), 1, 1);
-  if (bias && input.dim() > 2 && is_contiguous(input)) {
+  if (bias && is_contiguous(input)) {  // _flatten_nd_linear
     Dims sizes = input.sizes();
     sizes[-1] = weight.sizes()[0];
     Tensor flat = ops::reshape(input, {input.sizes().slice(0, input.dim() - 1).numel(), input.sizes().back()});
@@ -237,10 +331,28 @@ const Op<Tensor(T, T, T, const Scalar&, const Scalar&)> addmm{
 const Op<Tensor(T, T)> bmm{
     {"aten::bmm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml bmm; native/cuda/Blas.cpp"},
     memest::bmm};
+const Op<Tensor(T, T, T, const Scalar&, const Scalar&)> baddbmm{
+    {"aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "batch1, batch2",
+     "derivatives.yaml baddbmm; native/cuda/Blas.cpp"},
+    memest::baddbmm};
+const Op<Tensor(T, T)> mv{{"aten::mv(Tensor self, Tensor vec) -> Tensor", Autocast::lower, "self, vec", "derivatives.yaml mv; native/Blas.cpp"}, memest::mv};
+const Op<Tensor(T, T)> dot{{"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"}, memest::dot};
+const Op<Tensor(T, T)> vdot{{"aten::vdot(Tensor self, Tensor other) -> Tensor", Autocast::promote, "other, self", "derivatives.yaml vdot; native/cuda/Blas.cpp"}, memest::vdot};
+const Op<Tensor(T, T)> outer{{"aten::outer(Tensor self, Tensor vec2) -> Tensor", Autocast::none, "", "native/LinearAlgebra.cpp outer"}, memest::outer};
 const Op<Tensor(T, T)> matmul{
     {"aten::matmul(Tensor self, Tensor other) -> Tensor", Autocast::lower, "", "native/LinearAlgebra.cpp _matmul_impl"}, memest::matmul};
 const Op<Tensor(T, T, T)> linear{
     {"aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", Autocast::lower, "", "native/Linear.cpp linear"},
     memest::linear};
 }  // namespace ops
+
+namespace {
+const Op addmv_op{{"aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "mat, vec", "derivatives.yaml addmv; native/Blas.cpp"},
+                  addmv};
+const Op addr_op{{"aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "vec1, vec2", "derivatives.yaml addr"}, addr};
+const Op addbmm_op{{"aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "batch1, batch2",
+                    "derivatives.yaml addbmm; native/LinearAlgebra.cpp addbmm_impl_"},
+                   addbmm};
+const Op ger_op{{"aten::ger(Tensor self, Tensor vec2) -> Tensor", Autocast::none, "", "native/LinearAlgebra.cpp outer"}, +[](T self, T vec2) { return ops::outer(self, vec2); }};
+}  // namespace
 }  // namespace memest

@@ -408,10 +408,10 @@ const Op<Tensors(T, I, I)> chunk{{"aten::chunk(Tensor(a -> *) self, int chunks, 
 const Op<Tensors(T, I)> unbind{{"aten::unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]", Autocast::none, "", kShape},
                                memest::unbind};
 const Op<Tensor(const Tensors&, I)> cat{
-    {"aten::cat(Tensor[] tensors, int dim=0) -> Tensor", Autocast::promote, "", "derivatives.yaml cat; aten/src/ATen/native/cuda/Shape.cu"},
+    {"aten::cat(Tensor[] tensors, int dim=0) -> Tensor", Autocast::none, "", "derivatives.yaml cat; aten/src/ATen/native/cuda/Shape.cu"},
     memest::cat};
 const Op<Tensor(const Tensors&, I)> stack{
-    {"aten::stack(Tensor[] tensors, int dim=0) -> Tensor", Autocast::promote, "", "derivatives.yaml stack"}, memest::stack};
+    {"aten::stack(Tensor[] tensors, int dim=0) -> Tensor", Autocast::none, "", "derivatives.yaml stack"}, memest::stack};
 }  // namespace ops
 
 namespace {

@@ -22,6 +22,13 @@ extern const Op<Tensors(T, I, I)> split;
 extern const Op<Tensors(T, const Dims&, I)> split_with_sizes;
 extern const Op<Tensors(T, I, I)> chunk;
 extern const Op<Tensors(T, I)> unbind;
+extern const Op<Tensor(T, const Dims&, const Dims&)> movedim;
+extern const Op<Tensor(T, I, I, I)> diagonal;
+extern const Op<Tensor(T, I, I, I)> unfold;
+extern const Op<Tensor(T, const Dims&, const Dims&, std::optional<I>)> as_strided;
+extern const Op<Tensor(T)> alias;
+extern const Op<Tensor(T)> view_as_real;
+extern const Op<Tensor(T)> view_as_complex;
 extern const Op<Tensor(const Tensors&, I)> cat;
 extern const Op<Tensor(const Tensors&, I)> stack;
 

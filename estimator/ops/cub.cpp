@@ -1,0 +1,59 @@
+#include "ops/cub.h"
+
+#include <algorithm>
+
+#include "fake/runtime.h"
+
+namespace memest {
+namespace {
+using I = std::int64_t;
+
+/// detail::AliasTemporaries: each allocation at a multiple of 256 bytes, and 255 to align the first.
+Bytes aligned(Bytes bytes) { return ceil_div(bytes, Bytes{256}) * 256; }
+constexpr Bytes kSlack = 255;
+constexpr I kOffset = 8;  // sizeof(OffsetT)
+
+/// Downsweep's grid: occupancy of 8 blocks and a subscription factor of 5 for each multiprocessor.
+I even_share_grid() { return I{runtime().settings.device.multiprocessors} * 40; }
+
+}  // namespace
+
+int bits_of(I largest) {
+  int bits = 1;
+  while (bits < 63 && (largest >> bits) != 0) ++bits;
+  return bits;
+}
+
+Bytes cub_radix_sort(I items, int key_size, int value_size, int bits) {
+  constexpr I kSingleTile = 2048;
+  if (items <= kSingleTile) return 1;
+  const Bytes keys = aligned(checked_mul(items, key_size)), values = value_size ? aligned(checked_mul(items, value_size)) : 0;
+  if (key_size < 4) {  // upsweep, scan and downsweep with a spine of counts
+    const I digits = key_size == 1 ? 64 : 128;
+    return aligned((even_share_grid() * digits + 5632) * kOffset) + keys + values + kSlack;
+  }
+  constexpr I kDigits = 256;
+  const I tile = key_size == 4 ? 3072 : 3840;
+  const I portion = ((I{1} << 28) - 1) / tile * tile, portions = ceil_div(items, portion), passes = ceil_div(I{bits}, I{8});
+  Bytes total = aligned(portions * passes * kDigits * kOffset) + aligned(ceil_div(std::min(items, portion), tile) * kDigits * 4) +
+                aligned(portions * passes * 4);
+  if (passes > 1) total += keys + values;
+  return total + kSlack;
+}
+
+Bytes cub_segmented_sort(I items, int key_size, int value_size) {
+  return aligned(checked_mul(items, key_size)) + aligned(checked_mul(items, value_size)) + kSlack;
+}
+
+Bytes cub_scan(I items, int accumulator_size) {
+  const I tile = accumulator_size == 8 ? 896 : accumulator_size == 4 ? 1920 : 7680, word = accumulator_size == 4 ? 8 : 16;
+  constexpr I kPadding = 32;  // tiles before the first
+  return aligned((ceil_div(items, tile) + kPadding) * word) + 256 + kSlack;
+}
+Bytes cub_select(I items) { return aligned((ceil_div(items, I{2304}) + 32) * 8) + 256 + kSlack; }
+Bytes cub_reduce(I items) {
+  constexpr I kSingleTile = 4096;
+  return items <= kSingleTile ? 1 : aligned(even_share_grid() * 4) + kSlack;
+}
+
+}  // namespace memest

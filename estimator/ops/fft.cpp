@@ -1,0 +1,298 @@
+// Fourier transforms and complex parts. cuFFT's work areas are not known from shapes and not counted.
+// Sources: derivatives.yaml; FunctionsManual.cpp fft_r2c_backward, fft_c2r_backward, polar_backward; aten/src/ATen/native/SpectralOps.cpp,
+// native/cuda/SpectralOps.cpp of 2.15.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ops/copy.h"
+#include "ops/factories.h"
+#include "ops/iterator.h"
+#include "ops/pointwise.h"
+#include "ops/views.h"
+
+namespace memest {
+namespace {
+using I = std::int64_t;
+
+constexpr int kMostDims = 3;  // cufft_max_ndim: dimensions of one transform
+
+void note_work_areas() {
+  runtime().diagnostics.add({Diagnostic::Severity::note, "cufft-workspace", "work areas of cuFFT are not modelled", "", ""});
+}
+
+/// exec_fft: the transformed dimensions are brought to the end and the others flattened; a copy where that takes one.
+void exec_fft(T input, const Dims& dims) {
+  NoGrad below;
+  std::vector<bool> transformed(std::size_t(input.dim()), false);
+  for (I d : dims) transformed[std::size_t(d)] = true;
+  Dims order, sizes{1};
+  for (int d = 0; d < input.dim(); ++d)
+    if (!transformed[std::size_t(d)]) order.push_back(d), sizes[0] = checked_mul(sizes[0], input.sizes()[d]);
+  std::stable_sort(order.begin(), order.end(), [&](I a, I b) { return input.strides()[int(a)] > input.strides()[int(b)]; });
+  for (I d : dims) order.push_back(d), sizes.push_back(input.sizes()[int(d)]);
+  if (runtime().settings.kernel_scratch()) Tensor batched = ops::reshape(ops::permute(input, order), sizes);
+}
+
+Tensor complex_transform(T self, const Dims& dims) {
+  note_work_areas();
+  Tensor input = self, output = empty(self.sizes(), self.dtype());
+  for (int done = 0; done < dims.size(); done += kMostDims) {
+    if (done > 0) {
+      Tensor other = done == kMostDims ? empty(self.sizes(), self.dtype()) : input;
+      input = std::exchange(output, other);
+    }
+    exec_fft(input, dims.slice(done, std::min(dims.size(), done + kMostDims)));
+  }
+  return output;
+}
+Tensor fft_c2c(T self, const Dims& dims, bool) {
+  auto fn = node("FftC2CBackward0", {self}, {}, [dims](Backward& w) { w.out[0] = complex_transform(w.grad[0], dims); });
+  Tensor y = complex_transform(self, dims);
+  fn.outputs({y});
+  return y;
+}
+Dims with_last(const Dims& sizes, I dim, I length) {
+  Dims out = sizes;
+  out[int(dim)] = length;
+  return out;
+}
+Tensor real_transform(T self, const Dims& dims, bool onesided) {
+  note_work_areas();
+  const I last = dims.back(), half = self.sizes()[int(last)] / 2 + 1;
+  const Dims half_sizes = with_last(self.sizes(), last, half);
+  Tensor output = empty(dims.size() == 1 && !onesided ? self.sizes() : half_sizes, complex_type(self.dtype()));
+  exec_fft(self, {last});
+  if (dims.size() > 1) {
+    Tensor working = empty(onesided ? half_sizes : self.sizes(), complex_type(self.dtype()));
+    exec_fft(output, dims.slice(0, dims.size() - 1));
+    output = working;
+  }
+  return output;
+}
+Tensor fft_r2c(T self, const Dims& dims, bool onesided) {
+  auto fn = node("FftR2CBackward0", {self}, {}, [dims, onesided, length = self.sizes()[int(dims.back())]](Backward& w) {
+    Tensor full = w.grad[0];
+    if (onesided && full.sizes()[int(dims.back())] < length) full = ops::zeros(with_last(full.sizes(), dims.back(), length), full.dtype());
+    Tensor transformed = complex_transform(full, dims);
+    full.reset();
+    w.out[0] = ops::select(ops::view_as_real(transformed), transformed.dim(), 0);
+  });
+  Tensor y = real_transform(self, dims, onesided);
+  fn.outputs({y});
+  return y;
+}
+Tensor fft_c2r(T self, const Dims& dims, I length) {
+  auto fn = node("FftC2RBackward0", {self}, {}, [dims](Backward& w) { w.out[0] = real_transform(w.grad[0], dims, true); });
+  note_work_areas();
+  Tensor y = empty(with_last(self.sizes(), dims.back(), length), real_type(self.dtype()));
+  {
+    NoGrad below;
+    Tensor input = dims.size() > 1 ? complex_transform(self, dims.slice(0, dims.size() - 1))
+                                   : ops::clone(self, MemoryFormat::contiguous);  // the transform overwrites its input
+    exec_fft(input, {dims.back()});
+  }
+  fn.outputs({y});
+  return y;
+}
+constexpr const char* kFft = "derivatives.yaml; native/SpectralOps.cpp, native/cuda/SpectralOps.cpp";
+const Op<Tensor(T, const Dims&, I, bool)> c2c_op{
+    {"aten::_fft_c2c(Tensor self, SymInt[] dim, int normalization, bool forward) -> Tensor", Autocast::none, "", kFft},
+    +[](T self, const Dims& dim, I, bool forward) { return fft_c2c(self, dim, forward); }};
+const Op<Tensor(T, const Dims&, I, bool)> r2c_op{
+    {"aten::_fft_r2c(Tensor self, int[] dim, int normalization, bool onesided) -> Tensor", Autocast::none, "", kFft},
+    +[](T self, const Dims& dim, I, bool onesided) { return fft_r2c(self, dim, onesided); }};
+const Op<Tensor(T, const Dims&, I, I)> c2r_op{
+    {"aten::_fft_c2r(Tensor self, int[] dim, int normalization, SymInt last_dim_size) -> Tensor", Autocast::none, "", kFft},
+    +[](T self, const Dims& dim, I, I last_dim_size) { return fft_c2r(self, dim, last_dim_size); }};
+
+// ---- what torch.fft calls -------------------------------------------------------------------------------------------------------
+
+using MaybeInt = std::optional<I>;
+using MaybeDims = std::optional<Dims>;
+using Norm = std::optional<std::string>;
+
+Tensor promoted(T x, bool to_complex) {
+  DType type = is_integral(x.dtype(), true) ? DType::float32 : x.dtype();
+  if (to_complex && !is_complex(type)) type = complex_type(type);
+  return ops::to(x, type);
+}
+/// resize_fft_input: cut or padded with zeros.
+Tensor resized(Tensor x, const Dims& dims, const Dims& lengths) {
+  for (int i = 0; i < dims.size(); ++i) {
+    const I n = lengths[i];
+    if (n == -1) continue;
+    if (n < 1) throw Error(fmt::format("fft: invalid number of data points ({}) specified", n));
+    const I now = x.sizes()[int(dims[i])];
+    if (n < now) x = ops::slice(x, dims[i], 0, n, 1);
+    if (n > now) {
+      Values pad(std::size_t(2 * x.dim()), Value(I{0}));
+      pad[pad.size() - 2 * std::size_t(dims[i]) - 1] = n - now;
+      x = Unbox<Tensor>::from(call_op("aten::constant_pad_nd", {x, make_list(pad), 0.0}, {}));
+    }
+  }
+  return x;
+}
+Tensor one_dim(T self, MaybeInt n, I dim, bool forward) {
+  Tensor x = promoted(self, false);
+  const Dims dims{wrap_dim(dim, x.dim())};
+  if (n) x = resized(std::move(x), dims, {*n});
+  return is_complex(x.dtype()) ? c2c_op(x, dims, 0, forward) : r2c_op(x, dims, 0, false);
+}
+Tensor rfft(T self, MaybeInt n, I dim) {
+  Tensor x = promoted(self, false);
+  if (is_complex(x.dtype())) throw Error("rfft expects a real input tensor, but got " + describe(x));
+  const Dims dims{wrap_dim(dim, x.dim())};
+  if (n) x = resized(std::move(x), dims, {*n});
+  return r2c_op(x, dims, 0, true);
+}
+Tensor irfft(T self, MaybeInt n, I dim) {
+  Tensor x = promoted(self, true);
+  const Dims dims{wrap_dim(dim, x.dim())};
+  const I length = n.value_or(2 * (x.sizes()[int(dims[0])] - 1));
+  if (length < 1) throw Error(fmt::format("irfft: invalid number of data points ({}) specified", length));
+  if (n) x = resized(std::move(x), dims, {length / 2 + 1});
+  return c2r_op(x, dims, 0, length);
+}
+struct Shape {
+  Dims lengths, dims;
+};
+Shape canonical(T x, const MaybeDims& s, const MaybeDims& dim) {
+  Shape shape;
+  if (dim) {
+    for (I d : *dim) shape.dims.push_back(wrap_dim(d, x.dim()));
+  } else {
+    for (int i = s ? x.dim() - s->size() : 0; i < x.dim(); ++i) shape.dims.push_back(wrap_dim(i, x.dim()));
+  }
+  if (s && s->size() != shape.dims.size()) throw Error("fft: when dim and shape are both given, they must have the same length");
+  shape.lengths = s ? *s : Dims::filled(shape.dims.size(), -1);
+  if (shape.dims.empty()) throw Error("fft: at least one dimension is needed");
+  return shape;
+}
+Tensor many_dims(T self, const MaybeDims& s, const MaybeDims& dim, bool forward) {
+  Tensor x = promoted(self, true);
+  const Shape shape = canonical(x, s, dim);
+  x = resized(std::move(x), shape.dims, shape.lengths);
+  return c2c_op(x, shape.dims, 0, forward);
+}
+Tensor many_real(T self, const MaybeDims& s, const MaybeDims& dim) {
+  Tensor x = promoted(self, false);
+  if (is_complex(x.dtype())) throw Error("rfftn expects a real-valued input tensor, but got " + describe(x));
+  const Shape shape = canonical(x, s, dim);
+  x = resized(std::move(x), shape.dims, shape.lengths);
+  return r2c_op(x, shape.dims, 0, true);
+}
+Tensor many_inverse_real(T self, const MaybeDims& s, const MaybeDims& dim) {
+  Tensor x = promoted(self, true);
+  Shape shape = canonical(x, s, dim);
+  I length = shape.lengths.back();
+  if (length == -1) length = 2 * (x.sizes()[int(shape.dims.back())] - 1);
+  if (s) shape.lengths[-1] = length / 2 + 1;
+  x = resized(std::move(x), shape.dims, shape.lengths);
+  return c2r_op(x, shape.dims, 0, length);
+}
+
+#define MEMEST_FFT1(NAME, EXPRESSION)                                                                                                      \
+  const Op NAME##_op{{"aten::fft_" #NAME "(Tensor self, SymInt? n=None, int dim=-1, str? norm=None) -> Tensor", Autocast::none, "", kFft}, \
+                     +[](T self, MaybeInt n, I dim, const Norm&) { return EXPRESSION; }};
+MEMEST_FFT1(fft, one_dim(self, n, dim, true))
+MEMEST_FFT1(ifft, one_dim(self, n, dim, false))
+MEMEST_FFT1(rfft, rfft(self, n, dim))
+MEMEST_FFT1(ihfft, rfft(self, n, dim))
+MEMEST_FFT1(irfft, irfft(self, n, dim))
+MEMEST_FFT1(hfft, irfft(self, n, dim))
+#undef MEMEST_FFT1
+#define MEMEST_FFTN(NAME, EXPRESSION)                                                                                                   \
+  const Op NAME##2_op {                                                                                                                 \
+      {"aten::fft_" #NAME "2(Tensor self, SymInt[1]? s=None, int[1] dim=[-2,-1], str? norm=None) -> Tensor", Autocast::none, "", kFft}, \
+      +[](T self, const MaybeDims& s, const Dims& given, const Norm&) {                                                                 \
+        const MaybeDims dim = given;                                                                                                    \
+        return EXPRESSION;                                                                                                              \
+      }};                                                                                                                               \
+  const Op NAME##n_op{                                                                                                                  \
+      {"aten::fft_" #NAME "n(Tensor self, SymInt[1]? s=None, int[1]? dim=None, str? norm=None) -> Tensor", Autocast::none, "", kFft},   \
+      +[](T self, const MaybeDims& s, const MaybeDims& dim, const Norm&) { return EXPRESSION; }};
+MEMEST_FFTN(fft, many_dims(self, s, dim, true))
+MEMEST_FFTN(ifft, many_dims(self, s, dim, false))
+MEMEST_FFTN(rfft, many_real(self, s, dim))
+MEMEST_FFTN(irfft, many_inverse_real(self, s, dim))
+#undef MEMEST_FFTN
+
+Tensor shifted(T self, const MaybeDims& dim) {  // fftshift is a roll by half of each dimension
+  Dims dims;
+  if (dim)
+    dims = *dim;
+  else
+    for (int i = 0; i < self.dim(); ++i) dims.push_back(i);
+  Dims shifts;
+  for (I d : dims) shifts.push_back(self.size(d) / 2);
+  return Unbox<Tensor>::from(call_op("aten::roll", {self, list_of(shifts), list_of(dims)}, {}));
+}
+const Op fftshift_op{{"aten::fft_fftshift(Tensor self, int[1]? dim=None) -> Tensor", Autocast::none, "", kFft}, shifted};
+const Op ifftshift_op{{"aten::fft_ifftshift(Tensor self, int[1]? dim=None) -> Tensor", Autocast::none, "", kFft}, shifted};
+const Op fftfreq_op{{"aten::fft_fftfreq(int n, float d=1.0, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+                     "pin_memory=None) -> Tensor",
+                     Autocast::none, "", kFft},
+                    +[](I n, double, std::optional<DType> dtype) { return empty({n}, dtype.value_or(DType::float32)); }};
+const Op rfftfreq_op{{"aten::fft_rfftfreq(int n, float d=1.0, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+                      "pin_memory=None) -> Tensor",
+                      Autocast::none, "", kFft},
+                     +[](I n, double, std::optional<DType> dtype) { return empty({n / 2 + 1}, dtype.value_or(DType::float32)); }};
+
+// ---- complex tensors -----------------------------------------------------------------------------------------------------------------
+
+Tensor polar(T abs, T angle) {
+  if (abs.dtype() != angle.dtype() || !is_floating(abs.dtype()))
+    throw Error("polar: expected two real tensors of one dtype, found " + describe(abs) + " and " + describe(angle));
+  auto fn = node("PolarBackward0", {abs, angle}, {}, [](Backward& w, T result) {  // polar_backward
+    Tensor conjugate = elementwise({w.grad[0]}, w.grad[0].dtype());
+    const DType real = real_type(result.dtype());
+    if (w.needs(0)) {
+      Tensor sign = elementwise({result}, result.dtype());
+      Tensor product = elementwise({conjugate, sign}, result.dtype());
+      w.out[0] = ops::select(ops::view_as_real(product), product.dim(), 0);
+    }
+    if (w.needs(1)) {
+      Tensor turned = elementwise({result}, result.dtype());
+      Tensor product = elementwise({conjugate, turned}, result.dtype());
+      w.out[1] = ops::select(ops::view_as_real(product), product.dim(), 0);
+    }
+    (void)real;
+  });
+  Tensor y = elementwise({abs, angle}, complex_type(abs.dtype()));
+  fn.outputs({y}, {y});
+  return y;
+}
+Tensor complex(T real, T imag) {
+  if (real.dtype() != imag.dtype() || !is_floating(real.dtype()))
+    throw Error("complex: expected two real tensors of one dtype, found " + describe(real) + " and " + describe(imag));
+  auto fn = node("ComplexBackward0", {real, imag}, {}, [](Backward& w) {
+    for (int i : {1, 0})
+      if (w.needs(i)) w.out[std::size_t(i)] = ops::select(ops::view_as_real(w.grad[0]), w.grad[0].dim(), i);
+  });
+  Tensor y = elementwise({real, imag}, complex_type(real.dtype()));
+  fn.outputs({y});
+  return y;
+}
+Tensor conj(T self) {  // a view with a flag; what reads it resolves the flag
+  if (!is_complex(self.dtype())) return self;
+  auto fn = node("ConjBackward0", {self}, {}, [](Backward& w) { w.out[0] = w.grad[0]; });
+  Tensor y = make_view(self, self.sizes(), self.strides(), self->offset);
+  fn.outputs({y});
+  return y;
+}
+const Op polar_op{{"aten::polar(Tensor abs, Tensor angle) -> Tensor", Autocast::none, "result",
+                   "derivatives.yaml polar; FunctionsManual.cpp polar_backward"},
+                  polar};
+const Op complex_op{{"aten::complex(Tensor real, Tensor imag) -> Tensor", Autocast::none, "", "derivatives.yaml complex"}, complex};
+const Op conj_op{{"aten::conj(Tensor(a) self) -> Tensor(a)", Autocast::none, "", "derivatives.yaml _conj"}, conj};
+const Op conj_physical_op{
+    {"aten::conj_physical(Tensor self) -> Tensor", Autocast::none, "", "derivatives.yaml conj_physical"}, +[](T self) {
+      auto fn = node("ConjPhysicalBackward0", {self}, {}, [](Backward& w) { w.out[0] = elementwise({w.grad[0]}, w.grad[0].dtype()); });
+      Tensor y = elementwise({self}, self.dtype());
+      fn.outputs({y});
+      return y;
+    }};
+
+}  // namespace
+}  // namespace memest
