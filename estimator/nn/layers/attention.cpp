@@ -1,0 +1,359 @@
+// torch.nn.MultiheadAttention and TransformerEncoderLayer (torch/nn/modules/{activation,transformer}.py, torch/nn/functional.py
+// multi_head_attention_forward), statement by statement: what Python's names hold decides what is freed when.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "fake/autograd.h"
+#include "nn/layer.h"
+#include "ops/ops.h"
+
+namespace memest::nn {
+namespace {
+using I = std::int64_t;
+
+/// F._canonical_mask: a boolean mask becomes one of 0 and -inf.
+Tensor canonical_mask(T mask, const char* name, DType target) {
+  if (!mask || is_floating(mask.dtype())) return mask;
+  if (mask.dtype() != DType::boolean) throw Error(fmt::format("only bool and floating types of {} are supported", name));
+  Tensor zeros = ops::zeros_like(mask, target, {});
+  return Unbox<Tensor>::from(call_op("aten::masked_fill_", {zeros, mask, -std::numeric_limits<double>::infinity()}, {}));
+}
+
+/// proj.unflatten(-1, (n, E)).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous(): n projections one after the other.
+Tensor apart(Tensor projected, I n, I width) {
+  Dims sizes = projected.sizes();
+  sizes[-1] = n;
+  sizes.push_back(width);
+  Tensor x = ops::view(projected, sizes);
+  projected.reset();
+  x = ops::unsqueeze(x, 0);
+  x = ops::transpose(x, 0, -2);
+  x = ops::squeeze_dim(x, -2);
+  return ops::contiguous(x, MemoryFormat::contiguous);
+}
+
+struct Projections {
+  Tensor q, k, v;
+};
+/// F._in_projection_packed.
+Projections project_packed(T q, T k, T v, T w, T b) {
+  const I width = q.size(-1);
+  if (k.is_same(v) && q.is_same(k)) {
+    Tensor projected = ops::linear(q, w, b);
+    projected = apart(std::move(projected), 3, width);
+    Projections p;
+    p.q = ops::select(projected, 0, 0);
+    p.k = ops::select(projected, 0, 1);
+    p.v = ops::select(projected, 0, 2);
+    return p;
+  }
+  if (k.is_same(v)) {
+    const Tensors ws = ops::split_with_sizes(w, {width, 2 * width}, 0);
+    const Tensors bs = b ? ops::split_with_sizes(b, {width, 2 * width}, 0) : Tensors(2);
+    Projections p;
+    p.q = ops::linear(q, ws[0], bs[0]);
+    Tensor projected = ops::linear(k, ws[1], bs[1]);
+    projected = apart(std::move(projected), 2, width);
+    p.k = ops::select(projected, 0, 0);
+    p.v = ops::select(projected, 0, 1);
+    return p;
+  }
+  const Tensors ws = ops::chunk(w, 3, 0);
+  const Tensors bs = b ? ops::chunk(b, 3, 0) : Tensors(3);
+  Projections p;
+  p.q = ops::linear(q, ws[0], bs[0]);
+  p.k = ops::linear(k, ws[1], bs[1]);
+  p.v = ops::linear(v, ws[2], bs[2]);
+  return p;
+}
+
+Tensor padded(T mask) { return mask ? Unbox<Tensor>::from(call_function("pad", {mask, list_of(Dims{0, 1})}, {})) : Tensor(); }
+
+std::tuple<Tensor, Tensor> attention_forward(Tensor query, Tensor key, Tensor value, I width, I heads, T in_weight, T in_bias, T bias_k,
+                                             T bias_v, bool add_zero_attn, double dropout_p, T out_weight, T out_bias, bool training,
+                                             Tensor key_padding_mask, bool need_weights, Tensor attn_mask, bool separate, T q_weight,
+                                             T k_weight, T v_weight, T static_k, T static_v, bool average, bool is_causal) {
+  const int dim = query.dim();
+  if ((dim != 2 && dim != 3) || key.dim() != dim || value.dim() != dim)
+    throw Error(fmt::format("query, key and value must all be 2-D (unbatched) or 3-D, found {}, {} and {}", describe(query), describe(key),
+                            describe(value)));
+  const bool batched = dim == 3;
+  if (!batched) {
+    // three views, so that none is another any more
+    query = ops::unsqueeze(query, 1);
+    key = ops::unsqueeze(key, 1);
+    value = ops::unsqueeze(value, 1);
+    if (key_padding_mask) key_padding_mask = ops::unsqueeze(key_padding_mask, 0);
+  }
+  const I target = query.size(0), batch = query.size(1);
+  key_padding_mask = canonical_mask(key_padding_mask, "key_padding_mask", query.dtype());
+  if (is_causal && !attn_mask) throw Error("Need attn_mask if specifying the is_causal hint.");
+  if (is_causal && !key_padding_mask && !need_weights) {
+    attn_mask.reset();
+  } else {
+    attn_mask = canonical_mask(attn_mask, "attn_mask", query.dtype());
+    if (key_padding_mask) is_causal = false;
+  }
+  if (query.size(2) != width) throw Error(fmt::format("was expecting embedding dimension of {}, but got {}", width, query.size(2)));
+  if (heads < 1 || width % heads != 0) throw Error(fmt::format("embed_dim {} not divisible by num_heads {}", width, heads));
+  const I head = width / heads, rows = checked_mul(batch, heads);
+  if (separate ? key.size(0) != value.size(0) || key.size(1) != value.size(1) : !(key.sizes() == value.sizes()))
+    throw Error(fmt::format("key shape {} does not match value shape {}", to_string(key.sizes()), to_string(value.sizes())));
+  Projections p;
+  if (separate) {
+    const Tensors bs = in_bias ? ops::chunk(in_bias, 3, 0) : Tensors(3);
+    p.q = ops::linear(query, q_weight, bs[0]);
+    p.k = ops::linear(key, k_weight, bs[1]);
+    p.v = ops::linear(value, v_weight, bs[2]);
+  } else {
+    if (!in_weight) throw Error("use_separate_proj_weight is False but in_proj_weight is None");
+    p = project_packed(query, key, value, in_weight, in_bias);
+  }
+  auto& [q, k, v] = p;
+  if (attn_mask) {
+    const Dims wanted = attn_mask.dim() == 2 ? Dims{target, key.size(0)} : Dims{rows, target, key.size(0)};
+    if (!(attn_mask.sizes() == wanted))
+      throw Error(fmt::format("The shape of the attn_mask is {}, but should be {}.", to_string(attn_mask.sizes()), to_string(wanted)));
+    if (attn_mask.dim() == 2) attn_mask = ops::unsqueeze(attn_mask, 0);
+  }
+  if (bool(bias_k) != bool(bias_v)) throw Error("bias_k and bias_v must both be set or both be None");
+  if (bias_k) {
+    auto repeated = [&](T bias) { return Unbox<Tensor>::from(call_op("aten::repeat", {bias, list_of(Dims{1, batch, 1})}, {})); };
+    k = ops::cat(Tensors{k, repeated(bias_k)}, 0);
+    v = ops::cat(Tensors{v, repeated(bias_v)}, 0);
+    attn_mask = padded(attn_mask);
+    key_padding_mask = padded(key_padding_mask);
+  }
+  auto batch_first = [&](T x) { return ops::transpose(ops::view(x, {x.size(0), rows, head}), 0, 1); };
+  q = batch_first(q);
+  k = static_k ? static_k : batch_first(k);
+  v = static_v ? static_v : batch_first(v);
+  if (add_zero_attn) {
+    k = ops::cat(Tensors{k, ops::zeros({rows, 1, head}, k.dtype())}, 1);
+    v = ops::cat(Tensors{v, ops::zeros({rows, 1, head}, v.dtype())}, 1);
+    attn_mask = padded(attn_mask);
+    key_padding_mask = padded(key_padding_mask);
+  }
+  const I source = k.size(1);
+  if (key_padding_mask) {
+    if (!(key_padding_mask.sizes() == Dims{batch, source}))
+      throw Error(fmt::format("key_padding_mask has the shape {}, it should be {}", to_string(key_padding_mask.sizes()),
+                              to_string({batch, source})));
+    key_padding_mask = ops::view(key_padding_mask, {batch, 1, 1, source});
+    key_padding_mask = ops::expand(key_padding_mask, {-1, heads, -1, -1}, false);
+    key_padding_mask = ops::reshape(key_padding_mask, {rows, 1, source});
+    attn_mask = attn_mask ? ops::add(attn_mask, key_padding_mask, 1) : key_padding_mask;
+  }
+  if (!training) dropout_p = 0;
+
+  if (need_weights) {
+    Tensor q_scaled = ops::mul_scalar(q, std::sqrt(1.0 / double(q.size(2))));
+    if (is_causal && !attn_mask) throw Error("is_causal not implemented for need_weights");
+    Tensor weights =
+        attn_mask ? ops::baddbmm(attn_mask, q_scaled, ops::transpose(k, -2, -1), 1, 1) : ops::bmm(q_scaled, ops::transpose(k, -2, -1));
+    q_scaled.reset();
+    k.reset();
+    weights = ops::softmax(weights, -1, {});
+    if (dropout_p > 0) weights = ops::dropout(weights, dropout_p, true);
+    Tensor output = ops::bmm(weights, v);
+    v.reset();
+    output = ops::reshape(ops::transpose(output, 0, 1), {checked_mul(target, batch), width});
+    output = ops::linear(output, out_weight, out_bias);
+    output = ops::view(output, {target, batch, output.size(1)});
+    weights = ops::view(weights, {batch, heads, target, source});
+    if (average) weights = ops::mean_dim(weights, Dims{1}, false, {});
+    if (!batched) {
+      output = ops::squeeze_dim(output, 1);
+      weights = ops::squeeze_dim(weights, 0);
+    }
+    return {output, weights};
+  }
+  if (attn_mask)
+    attn_mask =
+        attn_mask.size(0) == 1 && attn_mask.dim() == 3 ? ops::unsqueeze(attn_mask, 0) : ops::view(attn_mask, {batch, heads, -1, source});
+  q = ops::view(q, {batch, heads, target, head});
+  k = ops::view(k, {batch, heads, source, head});
+  v = ops::view(v, {batch, heads, source, head});
+  Tensor output = ops::scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, {}, false);
+  p = {};
+  output = ops::reshape(ops::permute(output, {2, 0, 1, 3}), {checked_mul(batch, target), width});
+  output = ops::linear(output, out_weight, out_bias);
+  output = ops::view(output, {target, batch, output.size(1)});
+  if (!batched) output = ops::squeeze_dim(output, 1);
+  return {output, Tensor()};
+}
+
+const Function multi_head_attention_forward{
+    "multi_head_attention_forward(Tensor query, Tensor key, Tensor value, int embed_dim_to_check, int num_heads, Tensor? in_proj_weight, "
+    "Tensor? "
+    "in_proj_bias, Tensor? bias_k, Tensor? bias_v, bool add_zero_attn, float dropout_p, Tensor out_proj_weight, Tensor? out_proj_bias, "
+    "bool "
+    "training=True, Tensor? key_padding_mask=None, bool need_weights=True, Tensor? attn_mask=None, bool use_separate_proj_weight=False, "
+    "Tensor? "
+    "q_proj_weight=None, Tensor? k_proj_weight=None, Tensor? v_proj_weight=None, Tensor? static_k=None, Tensor? static_v=None, bool "
+    "average_attn_weights=True, bool is_causal=False)",
+    attention_forward};
+
+/// The arguments of a forward by its signature: positional ones, then by keyword; missing ones are None.
+Values named(const char* what, const std::vector<std::string>& names, const Values& arguments, const KeywordArguments& keywords) {
+  if (arguments.size() > names.size())
+    throw Error(fmt::format("{} takes {} arguments, {} were given", what, names.size(), arguments.size()));
+  Values values = arguments;
+  values.resize(names.size());
+  for (auto& [key, v] : keywords) {
+    auto at = std::find(names.begin(), names.end(), key);
+    if (at == names.end())
+      throw Error(fmt::format("{} takes no argument '{}'", what, key), fmt::format("it takes {}", fmt::join(names, ", ")));
+    values[std::size_t(at - names.begin())] = v;
+  }
+  return values;
+}
+bool flag(const Value& v, bool otherwise) { return is_none(v) ? otherwise : Unbox<bool>::from(v); }
+
+/// Whether a gradient is wanted of any: what keeps a module in eval mode from its fused path.
+bool wants_gradient(const Tensors& tensors) { return runtime().grad_mode && any_requires_grad(tensors); }
+
+class MultiheadAttention final : public Module {
+ public:
+  MultiheadAttention(I width, I heads, double dropout, bool bias, bool add_bias_kv, bool add_zero_attn, std::optional<I> kdim,
+                     std::optional<I> vdim, bool batch_first)
+      : Module("MultiheadAttention"), width_(width), heads_(heads), dropout_(dropout), zero_(add_zero_attn), batch_first_(batch_first) {
+    if (width < 1 || heads < 1)
+      throw Error(fmt::format("embed_dim and num_heads must be greater than 0, got embed_dim={} and num_heads={} instead", width, heads));
+    if (width % heads != 0) throw Error("embed_dim must be divisible by num_heads", fmt::format("found {} and {}", width, heads));
+    const I k = kdim.value_or(width), v = vdim.value_or(width);
+    packed_ = k == width && v == width;
+    new_parameter("q_proj_weight", {width, width}, !packed_);
+    new_parameter("k_proj_weight", {width, k}, !packed_);
+    new_parameter("v_proj_weight", {width, v}, !packed_);
+    new_parameter("in_proj_weight", {checked_mul(3, width), width}, packed_);
+    new_parameter("in_proj_bias", {checked_mul(3, width)}, bias);
+    new_parameter("bias_k", {1, 1, width}, add_bias_kv);
+    new_parameter("bias_v", {1, 1, width}, add_bias_kv);
+    out_ = register_module("out_proj", make_layer("Linear", {{"in_features", width}, {"out_features", width}, {"bias", bias}})).get();
+  }
+  I heads() const { return heads_; }
+  bool batch_first() const { return batch_first_; }
+  /// What the fused path takes: packed projections with biases.
+  bool fusible() const { return packed_ && parameter(4) && heads_ % 2 == 0 && batch_first_; }
+  bool fused(T query, T key, T value) const {
+    return query.dim() == 3 && query.is_same(key) && key.is_same(value) && query.dtype() == parameter(3).dtype() && !training &&
+           fusible() && !parameter(5) && !zero_ && !runtime().autocast.enabled &&
+           !wants_gradient({query, parameter(3), parameter(4), out_->own_parameters()[0].second, out_->own_parameters()[1].second});
+  }
+
+ protected:
+  Value forward(const Values& arguments, const KeywordArguments& keywords) override {
+    static const std::vector<std::string> names{
+        "query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal"};
+    const Values in = named("MultiheadAttention", names, arguments, keywords);
+    auto tensor = [&](std::size_t i) {
+      if (!std::holds_alternative<Tensor>(in[i]))
+        throw Error(fmt::format("MultiheadAttention: {} must be a tensor, found {}", names[i], describe(in[i])));
+      return std::get<Tensor>(in[i]);
+    };
+    Tensor query = tensor(0), key = tensor(1), value = tensor(2);
+    const Tensor padding = canonical_mask(Unbox<Tensor>::from(in[3]), "key_padding_mask", query.dtype());
+    const Tensor mask = canonical_mask(Unbox<Tensor>::from(in[5]), "attn_mask", query.dtype());
+    const bool batched = query.dim() == 3;
+    if (batch_first_ && batched) {
+      const bool one = query.is_same(key) && key.is_same(value), two = key.is_same(value);
+      query = ops::transpose(query, 1, 0);
+      key = one ? query : ops::transpose(key, 1, 0);
+      value = two ? key : ops::transpose(value, 1, 0);
+    }
+    auto [output, weights] =
+        attention_forward(query, key, value, width_, heads_, parameter(3), parameter(4), parameter(5), parameter(6), zero_, dropout_,
+                          out_->own_parameters()[0].second, out_->own_parameters()[1].second, training, padding, flag(in[4], true), mask,
+                          !packed_, parameter(0), parameter(1), parameter(2), {}, {}, flag(in[6], true), flag(in[7], false));
+    if (batch_first_ && batched) output = ops::transpose(output, 1, 0);
+    return make_tuple({to_value(output), to_value(weights)});
+  }
+
+ private:
+  I width_, heads_;
+  double dropout_;
+  bool zero_, batch_first_, packed_ = true;
+  Module* out_;
+};
+const Layer multihead_attention{
+    "MultiheadAttention(int embed_dim, int num_heads, float dropout=0.0, bool bias=True, bool add_bias_kv=False, bool add_zero_attn=False, "
+    "int? "
+    "kdim=None, int? vdim=None, bool batch_first=False)",
+    [](I width, I heads, double dropout, bool bias, bool add_bias_kv, bool add_zero_attn, std::optional<I> kdim, std::optional<I> vdim,
+       bool batch_first) -> ModulePtr {
+      return std::make_shared<MultiheadAttention>(width, heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first);
+    }};
+
+class TransformerEncoderLayer final : public Module {
+ public:
+  TransformerEncoderLayer(I width, I heads, I hidden, double dropout, const std::string& activation, double eps, bool batch_first,
+                          bool norm_first, bool bias)
+      : Module("TransformerEncoderLayer"), gelu_(activation == "gelu"), norm_first_(norm_first) {
+    if (activation != "relu" && activation != "gelu") throw Error(fmt::format("activation should be relu/gelu, not {}", activation));
+    attention_ = register_module(
+        "self_attn",
+        make_layer("MultiheadAttention",
+                   {{"embed_dim", width}, {"num_heads", heads}, {"dropout", dropout}, {"bias", bias}, {"batch_first", batch_first}}));
+    linear1_ = register_module("linear1", make_layer("Linear", {{"in_features", width}, {"out_features", hidden}, {"bias", bias}}));
+    dropout_ = register_module("dropout", make_layer("Dropout", {{"p", dropout}}));
+    linear2_ = register_module("linear2", make_layer("Linear", {{"in_features", hidden}, {"out_features", width}, {"bias", bias}}));
+    auto norm = [&] { return make_layer("LayerNorm", {{"normalized_shape", list_of(Dims{width})}, {"eps", eps}, {"bias", bias}}); };
+    norm1_ = register_module("norm1", norm());
+    norm2_ = register_module("norm2", norm());
+    dropout1_ = register_module("dropout1", make_layer("Dropout", {{"p", dropout}}));
+    dropout2_ = register_module("dropout2", make_layer("Dropout", {{"p", dropout}}));
+  }
+
+ protected:
+  Value forward(const Values& arguments, const KeywordArguments& keywords) override {
+    const Values in = named("TransformerEncoderLayer", {"src", "src_mask", "src_key_padding_mask", "is_causal"}, arguments, keywords);
+    if (!std::holds_alternative<Tensor>(in[0])) throw Error("TransformerEncoderLayer takes a tensor, found " + describe(in[0]));
+    Tensor x = std::get<Tensor>(in[0]);
+    const Tensor padding = canonical_mask(Unbox<Tensor>::from(in[2]), "src_key_padding_mask", x.dtype());
+    const Tensor mask = canonical_mask(Unbox<Tensor>::from(in[1]), "src_mask", x.dtype());
+    const bool is_causal = flag(in[3], false);
+    if (norm_first_) {
+      x = ops::add(x, attend((*norm1_)(x), mask, padding, is_causal), 1);
+      x = ops::add(x, feed((*norm2_)(x)), 1);
+    } else {
+      x = (*norm1_)(ops::add(x, attend(x, mask, padding, is_causal), 1));
+      x = (*norm2_)(ops::add(x, feed(x), 1));
+    }
+    return x;
+  }
+
+ private:
+  Tensor attend(Tensor x, T mask, T padding, bool is_causal) {
+    x = Unbox<Tensor>::from(std::get<std::shared_ptr<List>>(attention_->call({x, x, x}, {{"attn_mask", to_value(mask)},
+                                                                                         {"key_padding_mask", to_value(padding)},
+                                                                                         {"need_weights", false},
+                                                                                         {"is_causal", is_causal}}))
+                                ->items[0]);
+    return (*dropout1_)(x);
+  }
+  Tensor feed(Tensor x) {
+    Tensor h = (*linear1_)(x);
+    h = gelu_ ? ops::gelu(h, "none") : ops::relu(h);
+    h = (*dropout_)(h);
+    x = (*linear2_)(h);
+    h.reset();
+    return (*dropout2_)(x);
+  }
+  bool gelu_, norm_first_;
+  ModulePtr attention_, linear1_, dropout_, linear2_, norm1_, norm2_, dropout1_, dropout2_;
+};
+const Layer transformer_encoder_layer{
+    "TransformerEncoderLayer(int d_model, int nhead, int dim_feedforward=2048, float dropout=0.1, str activation='relu', float "
+    "layer_norm_eps=1e-05, "
+    "bool batch_first=False, bool norm_first=False, bool bias=True)",
+    [](I width, I heads, I hidden, double dropout, const std::string& activation, double eps, bool batch_first, bool norm_first,
+       bool bias) -> ModulePtr {
+      return std::make_shared<TransformerEncoderLayer>(width, heads, hidden, dropout, activation, eps, batch_first, norm_first, bias);
+    }};
+
+}  // namespace
+}  // namespace memest::nn
