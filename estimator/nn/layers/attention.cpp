@@ -327,21 +327,24 @@ class TransformerEncoderLayer final : public Module {
   }
 
  private:
+  // By-value parameters live until the caller's statement ends, Python's names only until they are bound anew: hence the resets.
   Tensor attend(Tensor x, T mask, T padding, bool is_causal) {
-    x = Unbox<Tensor>::from(std::get<std::shared_ptr<List>>(attention_->call({x, x, x}, {{"attn_mask", to_value(mask)},
-                                                                                         {"key_padding_mask", to_value(padding)},
-                                                                                         {"need_weights", false},
-                                                                                         {"is_causal", is_causal}}))
-                                ->items[0]);
-    return (*dropout1_)(x);
+    Value result = attention_->call(
+        {x, x, x},
+        {{"attn_mask", to_value(mask)}, {"key_padding_mask", to_value(padding)}, {"need_weights", false}, {"is_causal", is_causal}});
+    Tensor y = Unbox<Tensor>::from(std::get<std::shared_ptr<List>>(result)->items[0]);
+    result = None{};
+    x.reset();
+    return (*dropout1_)(y);
   }
   Tensor feed(Tensor x) {
     Tensor h = (*linear1_)(x);
     h = gelu_ ? ops::gelu(h, "none") : ops::relu(h);
     h = (*dropout_)(h);
-    x = (*linear2_)(h);
+    Tensor y = (*linear2_)(h);
     h.reset();
-    return (*dropout2_)(x);
+    x.reset();
+    return (*dropout2_)(y);
   }
   bool gelu_, norm_first_;
   ModulePtr attention_, linear1_, dropout_, linear2_, norm1_, norm2_, dropout1_, dropout2_;
