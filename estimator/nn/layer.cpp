@@ -112,11 +112,16 @@ Value call_function(const std::string& full_name, const Values& arguments, const
     tried.push_back(signature);
     return {};
   };
+  // Tensor.unfold is another op than F.unfold: a method is the tensor's own before it is a function.
+  if (method)
+    for (auto* op : find_ops("aten::" + name))
+      if (auto result = attempt(op, op->info.schema, op->schema())) return *result;
   if (auto it = functions_by_name().find(name); it != functions_by_name().end())
     for (auto* f : it->second)
       if (auto result = attempt(f, f->signature(), f->schema())) return *result;
-  for (auto* op : find_ops("aten::" + name))
-    if (auto result = attempt(op, op->info.schema, op->schema())) return *result;
+  if (!method)
+    for (auto* op : find_ops("aten::" + name))
+      if (auto result = attempt(op, op->info.schema, op->schema())) return *result;
   if (!tried.empty()) throw Error(first, fmt::format("{} takes {}", name, tried[0]));
   std::vector<std::string> names;
   for (auto* f : all_functions()) names.push_back(f->name());

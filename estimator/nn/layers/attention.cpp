@@ -1,12 +1,12 @@
 // torch.nn.MultiheadAttention and TransformerEncoderLayer (torch/nn/modules/{activation,transformer}.py, torch/nn/functional.py
 // multi_head_attention_forward), statement by statement: what Python's names hold decides what is freed when.
+// The fused path of eval mode (_native_multi_head_attention, _transformer_encoder_layer_fwd) is not modelled: eval runs the general path.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "fake/autograd.h"
 #include "nn/layer.h"
 #include "ops/ops.h"
 
@@ -213,9 +213,6 @@ Values named(const char* what, const std::vector<std::string>& names, const Valu
 }
 bool flag(const Value& v, bool otherwise) { return is_none(v) ? otherwise : Unbox<bool>::from(v); }
 
-/// Whether a gradient is wanted of any: what keeps a module in eval mode from its fused path.
-bool wants_gradient(const Tensors& tensors) { return runtime().grad_mode && any_requires_grad(tensors); }
-
 class MultiheadAttention final : public Module {
  public:
   MultiheadAttention(I width, I heads, double dropout, bool bias, bool add_bias_kv, bool add_zero_attn, std::optional<I> kdim,
@@ -234,15 +231,6 @@ class MultiheadAttention final : public Module {
     new_parameter("bias_k", {1, 1, width}, add_bias_kv);
     new_parameter("bias_v", {1, 1, width}, add_bias_kv);
     out_ = register_module("out_proj", make_layer("Linear", {{"in_features", width}, {"out_features", width}, {"bias", bias}})).get();
-  }
-  I heads() const { return heads_; }
-  bool batch_first() const { return batch_first_; }
-  /// What the fused path takes: packed projections with biases.
-  bool fusible() const { return packed_ && parameter(4) && heads_ % 2 == 0 && batch_first_; }
-  bool fused(T query, T key, T value) const {
-    return query.dim() == 3 && query.is_same(key) && key.is_same(value) && query.dtype() == parameter(3).dtype() && !training &&
-           fusible() && !parameter(5) && !zero_ && !runtime().autocast.enabled &&
-           !wants_gradient({query, parameter(3), parameter(4), out_->own_parameters()[0].second, out_->own_parameters()[1].second});
   }
 
  protected:
