@@ -40,6 +40,17 @@ HERE = str(Path(__file__).resolve())
 TORCH = str(Path(torch.__file__).resolve().parent) + "/"
 
 
+def repeated(layers):
+    """Equal layers that follow one another as one with "repeat"; memest makes independent copies of it."""
+    out = []
+    for made in layers:
+        if out and "name" not in made and {k: v for k, v in out[-1].items() if k != "repeat"} == made:
+            out[-1]["repeat"] = out[-1].get("repeat", 1) + 1
+        else:
+            out.append(dict(made))
+    return out
+
+
 class ExportError(Exception):
     pass
 
@@ -718,7 +729,7 @@ class Exporter:
             for i, (name, child) in enumerate(m.named_children_with_duplicates() if hasattr(m, "named_children_with_duplicates") else m._modules.items()):
                 made = self.module(child)
                 layers.append({"type": made.pop("type"), **({"name": name} if name != str(i) else {}), **made})
-            return {"type": layer, "layers": layers}
+            return {"type": layer, "layers": repeated(layers)}
         if layer:
             return {"type": layer, **self.vocabulary.arguments(layer, m)}
         return self.graph(m)

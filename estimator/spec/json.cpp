@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kDeepest = 200;
 
-std::string escaped(const std::string& key) {  // RFC 6901
+std::string escaped(std::string_view key) {  // RFC 6901
   std::string out;
   for (char c : key) {
     if (c == '~')
@@ -147,13 +147,19 @@ std::string Node::found() const {
   return text.size() > 60 ? text.substr(0, 60) + "…" : text;
 }
 
-Node Node::at(const std::string& key) const {
+std::string Node::where() const {
+  if (!parent_) return "/";
+  const std::string above = parent_->parent_ ? parent_->where() : std::string();
+  return above + "/" + (parent_->json_->is_object() ? escaped(key_) : std::to_string(index_));
+}
+
+Node Node::at(const char* key) const& {
   object();
   auto it = json_->find(key);
   if (it == json_->end()) throw error(fmt::format("\"{}\" is missing", key));
-  return Node(*it, pointer_ + "/" + escaped(key));
+  return Node(*it, *this, key, 0);
 }
-Node Node::at(std::size_t index) const { return Node((*json_)[index], fmt::format("{}/{}", pointer_, index)); }
+Node Node::at(std::size_t index) const& { return Node((*json_)[index], *this, {}, index); }
 const Node& Node::object() const {
   if (!json_->is_object()) throw error("an object is needed here, found " + found());
   return *this;
@@ -186,7 +192,7 @@ void Node::allow(std::initializer_list<const char*> keys) const {
   }
 }
 void Node::each(const std::function<void(const std::string&, const Node&)>& f) const {
-  for (auto& [key, value] : object().json().items()) f(key, Node(value, pointer_ + "/" + escaped(key)));
+  for (auto& [key, value] : object().json().items()) f(key, Node(value, *this, key, 0));
 }
 
 }  // namespace memest::spec

@@ -3,6 +3,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "ops/value.h"
@@ -16,17 +17,20 @@ std::string read_file(const std::string& path, Bytes most = 512 * kMiB);
 /// Throws Error for text that is no JSON (with line and column), nests deeper than 200, repeats a key of an object, or is not UTF-8.
 Json parse_json(const std::string& text);
 
-/// A value with its JSON pointer: accessors throw Error that says where, what was found and what is allowed.
+/// A value that knows its place: accessors throw Error that says where, what was found and what is allowed. The place is a link to the node
+/// it was reached from, which must live as long; its JSON pointer is written out only for an error.
 class Node {
  public:
-  Node(const Json& json, std::string pointer) : json_(&json), pointer_(std::move(pointer)) {}
+  explicit Node(const Json& root) : json_(&root) {}
   const Json& json() const { return *json_; }
-  const std::string& pointer() const { return pointer_; }
-  std::string where() const { return pointer_.empty() ? "/" : pointer_; }
+  /// The JSON pointer (RFC 6901); "/" for the whole file.
+  std::string where() const;
 
   bool has(const std::string& key) const { return json_->is_object() && json_->contains(key); }
-  Node at(const std::string& key) const;
-  Node at(std::size_t index) const;
+  Node at(const char* key) const&;
+  Node at(const char* key) const&& = delete;  // its parent would be gone
+  Node at(std::size_t index) const&;
+  Node at(std::size_t index) const&& = delete;
   std::size_t size() const { return json_->size(); }
   const Node& object() const;
   const Node& array() const;
@@ -41,8 +45,12 @@ class Node {
   std::string found() const;
 
  private:
+  Node(const Json& json, const Node& parent, std::string_view key, std::size_t index) : json_(&json), parent_(&parent), key_(key), index_(index) {}
+
   const Json* json_;
-  std::string pointer_;
+  const Node* parent_ = nullptr;
+  std::string_view key_;  ///< in the parent, where that is an object
+  std::size_t index_ = 0;
 };
 
 }  // namespace memest::spec

@@ -441,7 +441,7 @@ class MemestJson final : public Reader {
     auto model = std::make_unique<nn::Model>();
     model->kind = name;
     const Json json = parse_json(read_file(path));
-    Node top(json, "");
+    Node top(json);
     if (!top.json().is_object()) throw top.error("a spec is a JSON object, found " + top.found());
     if (!top.has("memest_spec")) throw top.error("this is no memest spec: \"memest_spec\" is missing");
     SpecReader(*model, options).read(top);
