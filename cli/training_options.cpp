@@ -17,12 +17,6 @@ void add_training_options(CLI::App& app, TrainingOptions& o) {
       ->expected(0, 1)
       ->default_str("1.0");
   app.add_option(
-         "--master-weights", o.master_weights,
-         "fp32 copies of 16-bit parameters that the optimizer steps: apex (O2: fp32 gradients for the step only) or deepspeed (flat "
-         "fp32 masters and states)")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option(
          "--no-decay", o.no_decay,
          "Parameters that match GLOB get a param_group with weight_decay=0 (repeatable): each group steps alone, so its temporaries "
          "are smaller")
@@ -66,10 +60,6 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
   };
   run.clip_grad_norm = number("--clip-grad-norm", o.clip_grad_norm);
   run.clip_grad_value = number("--clip-grad-value", o.clip_grad_value);
-  using run::MasterWeights;
-  run.master_weights =
-      one_of<MasterWeights>("--master-weights", o.master_weights,
-                            {{"none", MasterWeights::none}, {"apex", MasterWeights::apex}, {"deepspeed", MasterWeights::deepspeed}});
   run.no_decay = o.no_decay;
   run.freeze = o.freeze;
   if (app.count("--ema") > 0)
@@ -95,13 +85,11 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
                         {{"no_grad", InferMode::no_grad}, {"inference_mode", InferMode::inference_mode}, {"grad", InferMode::grad}});
   if (run.mode == run::Mode::infer) {
     for (const char* option :
-         {"--clip-grad-norm", "--clip-grad-value", "--master-weights", "--no-decay", "--ema", "--eval-between", "--resume"})
+         {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume"})
       if (app.count(option) > 0) throw Error(fmt::format("{} is for training; --mode infer has no step", option));
   } else if (app.count("--infer-mode") > 0) {
     throw Error("--infer-mode is for --mode infer");
   }
-  if (run.master_weights != MasterWeights::none && run.precision != run::Precision::bf16 && run.precision != run::Precision::fp16)
-    throw Error("--master-weights keeps fp32 copies of 16-bit parameters", "choose --precision bf16 or fp16");
 }
 
 }  // namespace memest::cli

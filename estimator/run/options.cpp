@@ -36,10 +36,6 @@ std::string_view name_of(EmptyCache when) {
   static constexpr std::string_view names[] = {"never", "step", "phase"};
   return names[int(when)];
 }
-std::string_view name_of(MasterWeights style) {
-  static constexpr std::string_view names[] = {"none", "apex", "deepspeed"};
-  return names[int(style)];
-}
 
 Precision parse_precision(const std::string& text) {
   for (int i = 0; i < 5; ++i)

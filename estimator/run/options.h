@@ -23,8 +23,6 @@ enum class EvalBetween { none, no_grad, inference_mode, grad };
 enum class Resume { no, host, device, device_kept };
 /// --empty-cache: when torch.cuda.empty_cache() runs.
 enum class EmptyCache { never, step, phase };
-/// --master-weights: fp32 copies of 16-bit parameters that the optimizer steps.
-enum class MasterWeights { none, apex, deepspeed };
 
 std::string_view name_of(Mode mode);
 std::string_view name_of(Precision precision);
@@ -34,7 +32,6 @@ std::string_view name_of(Averaging averaging);
 std::string_view name_of(EvalBetween when);
 std::string_view name_of(Resume resume);
 std::string_view name_of(EmptyCache when);
-std::string_view name_of(MasterWeights style);
 Precision parse_precision(const std::string& text);
 
 /// The type that the model and its floating inputs have.
@@ -59,7 +56,6 @@ struct RunOptions {
   int steps = 3;
   std::string optimizer = "adamw";
   std::vector<std::string> no_decay;  ///< globs of parameters in a group of their own, with weight_decay=0
-  MasterWeights master_weights = MasterWeights::none;
   int grad_accum = 1;
   bool zero_grad_to_none = true;
   ZeroGradAt zero_grad_at = ZeroGradAt::start;
