@@ -13,18 +13,9 @@ using DimList = std::optional<Dims>;
 
 DType sum_type(T x, std::optional<DType> dtype) { return dtype.value_or(is_integral(x.dtype(), true) ? DType::int64 : x.dtype()); }
 
-/// unsqueeze_multiple: the gradient of a reduction with its lost dimensions as ones again.
-Tensor restored(T gradient, const std::vector<bool>& mask, bool keepdim) {
-  Tensor g = gradient;
-  if (keepdim) return g;
-  for (std::size_t i = 0; i < mask.size(); ++i)
-    if (mask[i]) g = ops::unsqueeze(g, std::int64_t(i));
-  return g;
-}
-
 Tensor sum_over(const char* name, T self, const std::vector<bool>& mask, bool keepdim, DType dtype) {
   auto fn = node(name, {self}, {}, [mask, keepdim](Backward& w) {  // sum_backward
-    w.out[0] = ops::expand(restored(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
+    w.out[0] = ops::expand(ops::restore_reduced(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
   });
   Tensor y = ops::sum_kernel(self, mask, keepdim, dtype);
   fn.outputs({y});
@@ -42,7 +33,7 @@ Tensor mean_over(const char* name, T self, const std::vector<bool>& mask, bool k
   if (!is_differentiable(dtype))
     throw Error("mean(): could not infer output dtype: the input must be floating point or complex, found " + describe(self));
   auto fn = node(name, {self}, {}, [mask, keepdim](Backward& w) {  // mean_backward: expand, then divide
-    Tensor expanded = ops::expand(restored(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
+    Tensor expanded = ops::expand(ops::restore_reduced(w.grad[0], mask, keepdim || w.sizes(0).empty()), w.sizes(0), false);
     w.out[0] = ops::div_scalar(expanded, 2);
   });
   Tensor y = empty(reduced_sizes(self.sizes(), mask, keepdim), dtype);
@@ -94,6 +85,13 @@ const Op<Tensor(T, const std::optional<Dims>&, bool, std::optional<DType>)> mean
     {"aten::mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor", Autocast::none, "", kReduce},
     memest::mean_dim};
 
+Tensor restore_reduced(T x, const std::vector<bool>& mask, bool keepdim) {
+  Tensor y = x;
+  if (keepdim) return y;
+  for (std::size_t i = 0; i < mask.size(); ++i)
+    if (mask[i]) y = ops::unsqueeze(y, std::int64_t(i));
+  return y;
+}
 Tensor reduce_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype, const ReduceKernel& kernel) {
   Tensor y = empty(reduced_sizes(x.sizes(), mask.empty() ? std::vector<bool>(std::size_t(x.dim()), true) : mask, keepdim), dtype);
   reduce_scratch(x, mask.empty() ? std::vector<bool>(std::size_t(x.dim()), true) : mask, kernel);

@@ -75,13 +75,5 @@ const Function softmin_f{"softmin(Tensor input, int? dim=None, int _stacklevel=3
                            return ops::softmax(negative, softmax_dim(x, dim), dtype);
                          }};
 
-/// input / input.norm(p, dim, keepdim=True).clamp_min(eps).expand_as(input)
-const Function normalize_f{"normalize(Tensor input, float p=2.0, int dim=1, float eps=1e-12)", [](T x, double p, I dim, double eps) {
-                             Tensor denominator = call("aten::linalg_vector_norm", {x, p, list_of(Dims{dim}), true});
-                             denominator = call("aten::clamp_min", {denominator, eps});
-                             denominator = ops::expand(denominator, x.sizes(), false);
-                             return ops::div(x, denominator);
-                           }};
-
 }  // namespace
 }  // namespace memest::nn
