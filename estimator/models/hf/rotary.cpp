@@ -76,10 +76,13 @@ Pair RotaryEmbedding::operator()(X x, X position_ids, const std::string& layer_t
                                               : freqs;
   X cos = aten("cos", {Tensor(emb)}).mul(1.0);
   X sin = aten("sin", {Tensor(emb)}).mul(1.0);
-  if (!form_.cast) return {cos, sin};
-  X cast_cos = cos.to(x.dtype());
-  X cast_sin = sin.to(x.dtype());
-  return {cast_cos, cast_sin};
+  Pair result{cos, sin};
+  if (form_.cast) {
+    result.first = cos.to(x.dtype());
+    result.second = sin.to(x.dtype());
+  }
+  for (X* local : {&freqs, &emb, &cos, &sin}) local->reset();  // a Python frame drops its locals in the order in which they came
+  return result;
 }
 
 }  // namespace memest::hf
