@@ -24,6 +24,7 @@ struct EstimateOptions {
                     loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
                                                           semantics = "cuda";
+  std::string task, attention = "sdpa", experts, use_cache;
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0;
   int steps = 3, grad_accum = 1;
@@ -108,6 +109,15 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
                                            {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}});
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
   apply(o.training, app, run);
+  r.read.task = o.task;
+  r.read.attention = one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}});
+  if (!o.experts.empty())
+    r.read.experts =
+        one_of<std::string>("--experts", o.experts, {{"grouped_mm", "grouped_mm"}, {"batched_mm", "batched_mm"}, {"eager", "eager"}});
+  if (!o.use_cache.empty()) r.read.use_cache = one_of<bool>("--use-cache", o.use_cache, {{"yes", true}, {"no", false}});
+  r.read.training = run.mode == run::Mode::train;
+  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full;
+  r.read.reentrant = run.checkpointing.reentrant;
   if (!o.torch_version.empty()) {
     auto version = TorchVersion::parse(o.torch_version);
     if (!version)
@@ -189,6 +199,15 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
       ->group(model)
       ->allow_extra_args(false);
+  sub->add_option(
+         "--task", o.task,
+         "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, base; the class that the file names by default")
+      ->group(model);
+  sub->add_option("--attn", o.attention, "Of a Hugging Face config: sdpa or eager attention")->group(model)->capture_default_str();
+  sub->add_option("--experts", o.experts,
+                  "Of a Hugging Face config: how experts are computed, grouped_mm (the library's own), batched_mm or eager")
+      ->group(model);
+  sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
   const char* run = "How it is run";
   sub->add_option("--mode", o.mode, "train, or infer: eval mode under no_grad, nothing is saved for backward")

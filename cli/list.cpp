@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "device/device.h"
+#include "models/hf/family.h"
 #include "nn/layer.h"
 #include "ops/op.h"
 #include "optim/optimizer.h"
@@ -25,6 +26,13 @@ void list_gpus() {
   for (auto& d : device_catalogue())
     fmt::print("{:<16} {:<30} {:>10} {:>4} {:>6} {:>10}  {}\n", d.name, d.product, human(d.total_memory), d.multiprocessors,
                fmt::format("{}.{}", d.major, d.minor), human(d.context), d.source);
+}
+void list_models() {
+  for (auto& name : hf::all_model_types()) {
+    std::vector<std::string> tasks;
+    for (auto& c : hf::find_family(name)->classes) tasks.emplace_back(hf::name_of(c.task));
+    fmt::print("{:<24} {}\n", name, join(tasks, ", "));
+  }
 }
 void list_optimizers() {
   for (auto* record : optim::all_optimizers()) fmt::print("{}\n    state: {}\n", record->signature(), record->state);
@@ -52,15 +60,15 @@ struct Kind {
   const char* name;
   void (*print)();
 };
-constexpr Kind kKinds[] = {{"specs", list_specs},   {"gpus", list_gpus},     {"optimizers", list_optimizers},
+constexpr Kind kKinds[] = {{"specs", list_specs},   {"models", list_models}, {"gpus", list_gpus}, {"optimizers", list_optimizers},
                            {"losses", list_losses}, {"layers", list_layers}, {"ops", list_ops}};
 
 }  // namespace
 
 Command add_list(CLI::App& app) {
   auto what = std::make_shared<std::string>();
-  CLI::App* sub = app.add_subcommand("list", "What memest knows: specs, gpus, optimizers, losses, layers, ops");
-  sub->add_option("WHAT", *what, "specs, gpus, optimizers, losses, layers or ops")->required();
+  CLI::App* sub = app.add_subcommand("list", "What memest knows: specs, models, gpus, optimizers, losses, layers, ops");
+  sub->add_option("WHAT", *what, "specs, models, gpus, optimizers, losses, layers or ops")->required();
   return {sub, [what] {
             std::vector<std::string> names;
             for (auto& kind : kKinds) {

@@ -37,6 +37,8 @@ class Model {
   }
   /// Whether forward() gives the loss (its inputs then hold the labels).
   virtual bool computes_loss() const { return false; }
+  /// Whether its forward checkpoints each layer where it was built so (gradient_checkpointing_enable).
+  virtual bool checkpoints_itself() const { return false; }
 
   std::string name, kind, source;  ///< "resnet50"; "memest-spec"; the file or "shipped"
   ModulePtr root;

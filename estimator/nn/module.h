@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "fake/runtime.h"
 #include "ops/schema.h"
 #include "ops/value.h"
 
@@ -30,6 +31,14 @@ class Module {
   const std::string& type() const { return type_; }
   const std::string& path() const { return path_; }
   bool training = true;
+  /// For modules whose forward has C++ types: names the module in the trace while the forward runs.
+  class Entered {
+   public:
+    explicit Entered(const Module& m) : scope_(runtime().module, m.entered_ ? m.id_ : runtime().module) {}
+
+   private:
+    Scoped<ModuleId> scope_;
+  };
 
   // ---- what it holds
   void register_parameter(std::string name, Tensor parameter);

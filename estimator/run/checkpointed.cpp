@@ -35,7 +35,7 @@ Tensor checkpoint_sequential(const std::vector<std::pair<std::string, nn::Module
 
 nn::Outcome run_checkpointed(nn::Model& model, const Checkpointing& c, const Tensors& batch) {
   using Where = Checkpointing::Where;
-  if (c.where == Where::none) return model.forward(batch);
+  if (c.where == Where::none || (c.where == Where::full && model.checkpoints_itself())) return model.forward(batch);
   if (model.root->type() != "Sequential" || batch.size() != 1)
     throw Error("--checkpoint " + c.text() + " needs a model that is a list of layers", "checkpoint parts by name with modules=GLOB");
   const std::int64_t count = std::int64_t(model.root->children().size());

@@ -118,6 +118,8 @@ class Scanner {
 Json parse_json(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
     throw Error("the file is empty", "a spec is a JSON object that starts with { \"memest_spec\": 1, ...");
+  if (auto nul = text.find('\0'); nul != std::string::npos)  // the parser would take it as the end of the text
+    throw Error(fmt::format("{}: this is no JSON: a NUL byte", place(text, nul + 1)));
   Scanner(text).run();
   try {
     return Json::parse(text);

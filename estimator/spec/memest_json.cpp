@@ -435,7 +435,7 @@ class MemestJson final : public Reader {
   bool recognises(const std::string& path, const std::string& head) const override {
     const auto first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
     const bool json = first != std::string::npos && (head[first] == '{' || head[first] == '[');
-    return json && (head.find("\"memest_spec\"") != std::string::npos || !path.ends_with("config.json"));
+    return json && (head.find("\"memest_spec\"") != std::string::npos || !looks_like_hf_config(path, head));
   }
   std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const override {
     auto model = std::make_unique<nn::Model>();

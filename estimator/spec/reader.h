@@ -18,7 +18,17 @@ struct ReadOptions {
     std::optional<DType> dtype;
   };
   std::vector<InputOverride> inputs;  ///< --input
+  // of models that know several tasks or ways to run (Hugging Face configurations)
+  std::string task;                 ///< --task; empty: what the file names
+  std::string attention = "sdpa";   ///< --attn
+  std::string experts;              ///< --experts; empty: the library's own
+  std::optional<bool> use_cache;    ///< --use-cache
+  bool training = true;             ///< labels are given and the model computes its loss
+  bool checkpoint = false, reentrant = false;
 };
+
+/// A JSON file that transformers or diffusers wrote.
+bool looks_like_hf_config(const std::string& path, const std::string& head);
 
 class Reader {
  public:

@@ -1,0 +1,18 @@
+// transformers/loss/loss_utils.py.
+#pragma once
+#include "models/hf/python.h"
+
+namespace memest::hf {
+
+/// torch.nn.functional.cross_entropy(source, target), mean.
+X cross_entropy(X source, X target);
+/// ForCausalLMLoss: fp32 logits, labels padded and shifted.
+X causal_lm_loss(X logits, X labels, I vocab_size);
+/// ForMaskedLMLoss.
+X masked_lm_loss(X logits, X labels, I vocab_size);
+/// ForSequenceClassificationLoss with class indices.
+X sequence_classification_loss(X labels, X pooled_logits, I num_labels);
+/// CrossEntropyLoss()(logits.view(-1, n), labels.view(-1)), as families write it themselves.
+X flat_cross_entropy(X logits, X labels, I classes);
+
+}  // namespace memest::hf

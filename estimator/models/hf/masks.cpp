@@ -1,0 +1,158 @@
+#include "models/hf/masks.h"
+
+#include <functional>
+
+namespace memest::hf {
+namespace {
+
+/// mask_function(batch_idx, head_idx, q_idx, kv_idx)
+using MaskFunction = std::function<X(const X&, const X&, const X&, const X&)>;
+
+X compare(const char* op, X a, X b) { return aten(op, {Tensor(std::move(a)), Tensor(std::move(b))}); }
+
+X causal(const X&, const X&, const X& q_idx, const X& kv_idx) { return compare("le", kv_idx, q_idx); }
+X bidirectional(const X&, const X&, const X& q_idx, const X&) { return aten("ge", {Tensor(q_idx), I{0}}); }
+MaskFunction sliding_window_overlay(I window) {
+  return [window](const X&, const X&, const X& q_idx, const X& kv_idx) { return compare("gt", kv_idx, q_idx.sub(window)); };
+}
+MaskFunction bidirectional_overlay(I window) {
+  return [window](const X&, const X&, const X& q_idx, const X& kv_idx) {
+    return aten("le", {Tensor(aten("abs", {Tensor(q_idx.sub(kv_idx))})), window});
+  };
+}
+MaskFunction and_masks(MaskFunction first, MaskFunction second) {
+  return [first, second](const X& b, const X& h, const X& q, const X& kv) {
+    X result = aten("new_ones", {Tensor(q), list_of(Dims{}), DType::boolean});
+    for (auto* mask : {&first, &second}) {
+      X part = (*mask)(b, h, q, kv);
+      X both = aten("bitwise_and", {Tensor(result), Tensor(std::move(part))});
+      result = std::move(both);
+    }
+    return result;
+  };
+}
+X at(const X& table, const X& batch_idx, const X& idx) {
+  return aten("index", {Tensor(table), make_list({Tensor(batch_idx), Tensor(idx)})});
+}
+/// remap_positions_for_packed_sequence
+MaskFunction remapped(MaskFunction mask, X position_ids) {
+  return [mask, position_ids](const X& b, const X& h, const X& q, const X& kv) {
+    X queries = at(position_ids, b, q);
+    X keys = at(position_ids, b, kv);
+    return mask(b, h, queries, keys);
+  };
+}
+MaskFunction packed_sequences(X mask) {
+  return [mask](const X& b, const X&, const X& q, const X& kv) {
+    X queries = at(mask, b, q);
+    X keys = at(mask, b, kv);
+    return compare("eq", std::move(queries), std::move(keys));
+  };
+}
+MaskFunction chunked_overlay(I chunk, X left_padding) {
+  return [chunk, left_padding](const X& b, const X&, const X& q, const X& kv) {
+    auto block = [&](const X& idx) {
+      return aten("floor_divide", {Tensor(idx.sub(aten("index", {Tensor(left_padding), make_list({Tensor(b)})}))), chunk});
+    };
+    X keys = block(kv);
+    X queries = block(q);
+    return compare("eq", std::move(keys), std::move(queries));
+  };
+}
+
+/// find_packed_sequence_indices: undefined where the values show one sequence a sample.
+X find_packed_sequence_indices(const Options& options, const X& position_ids) {
+  X first_dummy_value = position_ids.slice(1, std::nullopt, 1).sub(1);
+  // torch.diff(position_ids, prepend=first_dummy_value, dim=-1)
+  X position_diff;
+  {
+    X joined = cat({first_dummy_value, position_ids}, -1);
+    const I length = joined.size(-1);
+    position_diff = joined.slice(-1, 1, length).sub(joined.slice(-1, 0, length - 1));
+  }
+  X packed_sequence_mask = aten("cumsum", {Tensor(aten("ne", {Tensor(position_diff), I{1}})), I{-1}});
+  {
+    X none = aten("eq", {Tensor(packed_sequence_mask.select(1, -1)), I{0}});
+    aten("all", {Tensor(std::move(none))});
+  }
+  if (!options.packed) return {};
+  return packed_sequence_mask;
+}
+
+struct Sizes {
+  I batch, q_length, kv_length, q_offset, kv_offset;
+  X packed, position_ids;
+};
+Sizes preprocess(const MaskArguments& a, I layer) {
+  Sizes s{a.inputs_embeds.size(0), a.inputs_embeds.size(1), a.inputs_embeds.size(1), 0, 0, {}, {}};
+  if (a.cache) {
+    s.q_offset = a.cache->seen(layer);
+    if (layer < I(a.cache->layers().size()))
+      std::tie(s.kv_length, s.kv_offset) = a.cache->layers()[std::size_t(layer)].mask_sizes(s.q_length);
+  } else if (a.position_ids) {
+    X position_ids = a.position_ids;
+    if (position_ids.size(0) != s.batch) position_ids = position_ids.expand({s.batch, -1});
+    s.packed = find_packed_sequence_indices(a.options, position_ids);
+  }
+  return s;
+}
+
+/// sdpa_mask, and eager_mask on top of it.
+X make_mask(const MaskArguments& a, const Sizes& s, const MaskFunction& function, bool skip_causal, bool skip_bidirectional,
+            std::optional<I> local_size) {
+  const bool eager = a.options.attention == Attention::eager;
+  const bool local = local_size && s.kv_length >= *local_size;
+  if (skip_causal && !eager && !local && (s.q_length == 1 || s.kv_length == s.q_length || s.q_offset == 0)) return {};
+  if (skip_bidirectional && !local) return {};
+  X mask;
+  {
+    X batch_arange = arange(s.batch);
+    X head_arange = arange(1);
+    X q_arange = arange(s.q_length).add(s.q_offset);
+    X kv_arange = arange(s.kv_length).add(s.kv_offset);
+    mask = function(batch_arange.unsqueeze(1).unsqueeze(2).unsqueeze(3), head_arange.unsqueeze(0).unsqueeze(2).unsqueeze(3),
+                    q_arange.unsqueeze(0).unsqueeze(0).unsqueeze(3), kv_arange.unsqueeze(0).unsqueeze(0).unsqueeze(0));
+    mask = mask.expand({s.batch, -1, s.q_length, s.kv_length});
+  }
+  if (!eager) return mask;
+  X zero = zeros({}, a.inputs_embeds.dtype());
+  return where(mask, std::move(zero), -1e30);
+}
+
+X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optional<I> local_size) {
+  const Sizes s = preprocess(a, layer);
+  bool skip = a.allow_skip;
+  if (s.packed) {
+    function = remapped(std::move(function), a.position_ids.expand({s.batch, -1}));
+    function = and_masks(std::move(function), packed_sequences(s.packed));
+    skip = false;
+  }
+  return make_mask(a, s, function, skip, false, local_size);
+}
+
+}  // namespace
+
+X create_causal_mask(const MaskArguments& a) {
+  return causal_mask(a, causal, a.layer >= 0 ? a.layer : a.cache ? a.cache->first_layer(false) : 0, {});
+}
+X create_sliding_window_causal_mask(const MaskArguments& a, I window) {
+  return causal_mask(a, and_masks(sliding_window_overlay(window), causal),
+                     a.layer >= 0 ? a.layer
+                     : a.cache    ? a.cache->first_layer(true)
+                                  : 0,
+                     window);
+}
+X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
+  X left_padding = zeros({a.inputs_embeds.size(0)}, DType::int64);
+  return causal_mask(a, and_masks(chunked_overlay(chunk, left_padding), causal),
+                     a.layer >= 0 ? a.layer
+                     : a.cache    ? a.cache->first_layer(true)
+                                  : 0,
+                     chunk);
+}
+X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window) {
+  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip}, 0);
+  return make_mask(a, s, and_masks(bidirectional_overlay(window), bidirectional), false, a.allow_skip, window);
+}
+
+}  // namespace memest::hf

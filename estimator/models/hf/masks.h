@@ -1,0 +1,27 @@
+// transformers/masking_utils.py 5.24: attention masks where the caller gave none.
+#pragma once
+#include "models/hf/cache.h"
+#include "models/hf/options.h"
+
+namespace memest::hf {
+
+struct MaskArguments {
+  const Options& options;
+  const X& inputs_embeds;  ///< batch, length and type
+  const Cache* cache = nullptr;
+  X position_ids = {};     ///< undefined: no look for packed sequences
+  I layer = -1;            ///< the cache's layer; -1: the first of the kind
+  bool allow_skip = true;  ///< may return none and rely on is_causal
+};
+/// create_causal_mask. Undefined where the attention needs none.
+X create_causal_mask(const MaskArguments& a);
+/// create_sliding_window_causal_mask.
+X create_sliding_window_causal_mask(const MaskArguments& a, I window);
+/// create_chunked_causal_mask.
+X create_chunked_causal_mask(const MaskArguments& a, I chunk);
+/// create_bidirectional_mask: without padding none is ever made.
+inline X create_bidirectional_mask() { return {}; }
+/// create_bidirectional_sliding_window_mask.
+X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window);
+
+}  // namespace memest::hf

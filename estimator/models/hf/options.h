@@ -1,0 +1,26 @@
+// How a model of transformers is built and called: what from_config and forward get beside the configuration.
+#pragma once
+#include <string>
+
+#include "models/hf/python.h"
+
+namespace memest::hf {
+
+/// Which class of the family is built (AutoModelForCausalLM, ...).
+enum class Task { causal_lm, masked_lm, seq_cls, token_cls, question_answering, seq2seq, image_cls, base };
+enum class Attention { sdpa, eager };
+
+struct Options {
+  Task task = Task::causal_lm;
+  Attention attention = Attention::sdpa;
+  std::string experts = "grouped_mm";  ///< experts_implementation: grouped_mm, batched_mm, eager
+  bool use_cache = true;
+  bool labels = true;       ///< the loss is computed
+  bool checkpoint = false;  ///< gradient_checkpointing_enable()
+  bool reentrant = false;
+  /// Without a mask and a cache, transformers looks for packed sequences in the values of position_ids (masking_utils.py
+  /// find_packed_sequence_indices), and a packed batch materialises its mask. Values are not known here.
+  bool packed = true;
+};
+
+}  // namespace memest::hf

@@ -1,0 +1,254 @@
+// Hugging Face config.json, alone or in a folder: the configuration with its class's defaults, and the network of that class.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "base/text.h"
+#include "fake/runtime.h"
+#include "models/hf/family.h"
+#include "spec/json.h"
+#include "spec/reader.h"
+
+namespace memest::spec {
+namespace fs = std::filesystem;
+namespace {
+
+struct ClassDefaults {
+  const char* model_type;
+  const char* json;
+};
+constexpr ClassDefaults kDefaults[] = {
+#include "spec/hf_defaults.inc"
+};
+
+Setting setting_of(const Json& json) {
+  Setting s;
+  if (json.is_boolean())
+    s.value = json.get<bool>();
+  else if (json.is_number_integer())
+    s.value = json.get<std::int64_t>();
+  else if (json.is_number())
+    s.value = json.get<double>();
+  else if (json.is_string())
+    s.value = json.get<std::string>();
+  else if (json.is_array()) {
+    Setting::List list;
+    for (auto& item : json) list.push_back(setting_of(item));
+    s.value = std::move(list);
+  } else if (json.is_object()) {
+    Setting::Object object;
+    for (auto& [key, value] : json.items()) object.emplace_back(key, setting_of(value));
+    s.value = std::move(object);
+  }
+  return s;
+}
+
+const Json& defaults_of(const std::string& model_type) {
+  static thread_local std::map<std::string, Json> parsed;
+  static const Json none = Json::object();
+  if (auto it = parsed.find(model_type); it != parsed.end()) return it->second;
+  for (auto& d : kDefaults)
+    if (model_type == d.model_type) return parsed.emplace(model_type, Json::parse(d.json)).first->second;
+  return none;
+}
+
+Json member(const Json& object, const char* key) { return object.contains(key) ? object[key] : Json::object(); }
+
+/// A configuration as its class has it: aliases resolved (a field of the class's own name first, as its constructor takes them), sections
+/// with the defaults of their classes.
+Config config_of(const Json& file, const std::string& model_type, const std::string& pointer, const Json& init = Json::object()) {
+  const Json& facts = defaults_of(model_type);
+  const Json fields = member(facts, "fields"), aliases = member(facts, "aliases"), sections = member(facts, "sections");
+  std::map<std::string, std::string> names;
+  for (auto& [from, to] : aliases.items()) names[from] = to.get<std::string>();
+  Json defaults = fields, given = Json::object();
+  for (auto& [key, value] : init.items()) defaults[names.contains(key) ? names[key] : key] = value;
+  for (auto& [key, value] : file.items())
+    if (!key.starts_with("_") && !names.contains(key)) given[key] = value;
+  for (auto& [key, value] : file.items())
+    if (names.contains(key)) given[names[key]] = value;
+  Config config(model_type, setting_of(given), setting_of(defaults), names, pointer);
+  for (auto& [key, spec] : sections.items()) {
+    const bool there = given.contains(key) && given[key].is_object();
+    if (!there && spec.value("optional", false)) continue;
+    const Json own = there ? given[key] : Json::object();
+    std::string type = spec["model_type"].get<std::string>();
+    if (own.contains("model_type") && own["model_type"].is_string() && !defaults_of(own["model_type"].get<std::string>()).empty())
+      type = own["model_type"].get<std::string>();
+    config.set_section(key, config_of(own, type, pointer + "/" + key, there ? Json::object() : member(spec, "fields")));
+  }
+  return config;
+}
+
+/// Files of before 2020 have no model_type (formats: the class's name, else tell-tale fields).
+std::string inferred_model_type(const Node& top) {
+  const Json& j = top.json();
+  auto has = [&](const char* key) { return j.contains(key); };
+  if (has("architectures") && j["architectures"].is_array() && !j["architectures"].empty() && j["architectures"][0].is_string()) {
+    const std::string name = j["architectures"][0].get<std::string>();
+    for (auto* family : hf::all_families())
+      for (auto& c : family->classes)
+        if (name == c.class_name) return family->model_types[0];
+    static constexpr std::pair<const char*, const char*> kStarts[] = {
+        {"GPT2", "gpt2"},     {"Roberta", "roberta"}, {"DistilBert", "distilbert"},
+        {"Albert", "albert"}, {"Electra", "electra"}, {"Bert", "bert"},
+        {"T5", "t5"},         {"XLNet", "xlnet"}};
+    for (auto& [start, type] : kStarts)
+      if (name.starts_with(start)) return type;
+  }
+  if (has("n_embd") && has("n_layer")) return "gpt2";
+  if (has("relative_attention") || has("pos_att_type")) return "deberta";
+  if (j.value("type_vocab_size", 0) == 1 && j.value("vocab_size", 0) == 50265) return "roberta";
+  if (has("embedding_size") && has("hidden_size") && j["embedding_size"] != j["hidden_size"]) return "albert";
+  if (has("d_ff") && has("num_heads")) return "t5";
+  if (j.value("type_vocab_size", 0) == 2) return "bert";
+  return "";
+}
+
+hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Json& file) {
+  if (!options.task.empty()) {
+    std::vector<std::string> names;
+    for (auto& c : family.classes) names.emplace_back(hf::name_of(c.task));
+    auto task = hf::task_from(options.task);
+    const bool built = task && std::any_of(family.classes.begin(), family.classes.end(), [&](auto& c) { return c.task == *task; });
+    if (!built)
+      throw Error(fmt::format("--task: '{}' is none that memest builds for {}", options.task.substr(0, 60), family.model_types[0]),
+                  "it builds " + join(names, ", "));
+    return *task;
+  }
+  if (file.contains("architectures") && file["architectures"].is_array() && !file["architectures"].empty() &&
+      file["architectures"][0].is_string()) {
+    const std::string name = file["architectures"][0].get<std::string>();
+    for (auto& c : family.classes)
+      if (name == c.class_name) return c.task;
+    if (auto task = hf::task_of_class(name))
+      for (auto& c : family.classes)
+        if (c.task == *task) return *task;
+  }
+  return family.classes[0].task;
+}
+
+/// The network as the run calls it.
+class HfModel final : public nn::Model {
+ public:
+  HfModel(hf::NetworkPtr network, bool labels) : network_(std::move(network)), labels_(labels) { root = network_; }
+  nn::Outcome forward(const Tensors& batch) override {
+    hf::Batch b;
+    b.input = batch[0];
+    if (batch.size() > 1) b.labels = batch[1];
+    return network_->run(std::move(b));
+  }
+  bool computes_loss() const override { return labels_; }
+  bool checkpoints_itself() const override { return true; }
+
+ private:
+  hf::NetworkPtr network_;
+  bool labels_;
+};
+
+class HfConfig final : public Reader {
+ public:
+  HfConfig() : Reader("hf-config") {}
+
+  bool recognises(const std::string& path, const std::string& head) const override {
+    if (fs::is_directory(path)) return fs::is_regular_file(fs::path(path) / "config.json");
+    return looks_like_hf_config(path, head);
+  }
+
+  std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const override {
+    const bool folder = fs::is_directory(path);
+    const std::string file_path = folder ? (fs::path(path) / "config.json").string() : path;
+    const Json file = parse_json(read_file(file_path, 64 * kMiB));
+    const Node top(file, "");
+    if (!file.is_object()) throw top.error("a config.json is an object, found " + top.found());
+    std::string model_type;
+    Runtime& rt = runtime();
+    if (top.has("model_type")) {
+      model_type = top.at("model_type").text();
+    } else {
+      if (top.has("_class_name"))
+        throw Error("this is a configuration of diffusers ('" + top.at("_class_name").text().substr(0, 60) +
+                    "'), which memest does not read yet");
+      model_type = inferred_model_type(top);
+      if (model_type.empty())
+        throw top.error("this field is missing, and nothing in the file says which model it is").within("/model_type");
+      rt.diagnostics.add({Diagnostic::Severity::note, "guessed-model-type", "the file names no model_type; taken as " + model_type,
+                          "/model_type", "add \"model_type\" to the file"});
+    }
+    const hf::Family* family = hf::find_family(model_type);
+    if (!family) {
+      const std::string near = did_you_mean(model_type, hf::all_model_types());
+      throw Error(fmt::format("memest does not know the model_type '{}'", model_type.substr(0, 60)),
+                  (near.empty() ? "" : near + " ") + "'memest list models' lists those it knows")
+          .within("/model_type");
+    }
+
+    const Config config = config_of(file, model_type, "");
+    hf::Options o;
+    o.task = task_for(options, *family, file);
+    o.attention = options.attention == "eager" ? hf::Attention::eager : hf::Attention::sdpa;
+    if (!options.experts.empty()) o.experts = options.experts;
+    o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
+    o.labels = options.training && o.task != hf::Task::base;
+    o.checkpoint = options.checkpoint;
+    o.reentrant = options.reentrant;
+    auto made = std::find_if(family->classes.begin(), family->classes.end(), [&](auto& c) { return c.task == o.task; });
+    hf::NetworkPtr network = made->make(config, o);
+    auto model = std::make_unique<HfModel>(network, o.labels);
+    model->kind = name;
+    model->name = name_of(path, folder, file, model_type);
+    for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
+    for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
+    model->inputs = network->inputs();
+    if (!options.inputs.empty()) override_inputs(*model, options);
+    return model;
+  }
+
+ private:
+  static std::string name_of(const std::string& path, bool folder, const Json& file, const std::string& model_type) {
+    if (file.contains("_name_or_path") && file["_name_or_path"].is_string() && !file["_name_or_path"].get<std::string>().empty() &&
+        file["_name_or_path"].get<std::string>().size() < 80)
+      return file["_name_or_path"].get<std::string>();
+    const fs::path p(path);
+    if (folder) return p.filename().empty() ? p.parent_path().filename().string() : p.filename().string();
+    return p.filename() == "config.json" ? model_type : p.stem().string();
+  }
+  static void override_inputs(nn::Model& model, const ReadOptions& options) {
+    for (auto& given : options.inputs) {
+      auto it = std::find_if(model.inputs.begin(), model.inputs.end(), [&](auto& i) { return i.name == given.name; });
+      if (it == model.inputs.end()) {
+        std::vector<std::string> names;
+        for (auto& i : model.inputs) names.push_back(i.name);
+        throw Error(fmt::format("--input: the model has no input '{}'", given.name.substr(0, 60)), "it has " + join(names, ", "));
+      }
+      it->shape.clear();
+      for (auto& part : given.shape) it->shape.emplace_back(part);
+      if (given.dtype) it->dtype = *given.dtype;
+    }
+  }
+};
+const HfConfig hf_config_reader;
+
+}  // namespace
+
+bool looks_like_hf_config(const std::string& path, const std::string& head) {
+  const auto first = head.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
+  if (first == std::string::npos || head[first] != '{' || head.find("\"memest_spec\"") != std::string::npos) return false;
+  if (path.ends_with("config.json")) return true;
+  auto tells = [](const std::string& text) {
+    for (auto* key : {"\"model_type\"", "\"architectures\"", "\"_class_name\"", "\"transformers_version\""})
+      if (text.find(key) != std::string::npos) return true;
+    return false;
+  };
+  if (tells(head)) return true;
+  if (head.size() < 4096) return false;
+  std::ifstream file(path, std::ios::binary);
+  std::string all(1 << 20, '\0');
+  file.read(all.data(), std::streamsize(all.size()));
+  all.resize(std::size_t(file.gcount()));
+  return all.find("\"memest_spec\"") == std::string::npos && tells(all);
+}
+
+}  // namespace memest::spec
