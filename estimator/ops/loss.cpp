@@ -1,5 +1,6 @@
 // Sources: derivatives.yaml; aten/src/ATen/native/{SoftMax,Loss,LossNLL}.cpp, native/cuda/{Loss,NLLLoss2d}.cu of 2.15.
 #include "ops/loss.h"
+#include "ops/pointwise.h"
 
 #include "ops/copy.h"
 #include "ops/factories.h"
@@ -16,10 +17,13 @@ Tensor soft(const char* name, const char* kernel, T self, std::int64_t dim, std:
   const bool half_to_float = dtype && *dtype == DType::float32 && is_reduced_floating(self.dtype());
   if (dtype && !half_to_float) input = ops::to(self, *dtype);
   if (!is_floating(input.dtype())) throw Error("softmax: not implemented for " + describe(input));
-  auto fn = node(name, {input}, {}, [kernel, type = input.dtype()](Backward& w, T) {
+  // native/cuda/SoftMax.cu softmax_backward_cuda_out: the kernel of softmax takes grad * output, a tensor of its own
+  const bool takes_product = std::string_view(kernel) == "aten::_softmax_backward_data";
+  auto fn = node(name, {input}, {}, [kernel, takes_product, type = input.dtype()](Backward& w, T result) {
     Scoped<const char*> scope(runtime().op, kernel);
-    Tensor grad = is_contiguous(w.grad[0]) ? w.grad[0] : ops::clone(w.grad[0], MemoryFormat::contiguous);
     w.out[0] = empty(w.grad[0].sizes(), type);
+    Tensor grad = takes_product && runtime().settings.kernel_scratch() ? ops::binary("aten::mul", w.grad[0], result) : w.grad[0];
+    grad = is_contiguous(grad) ? grad : ops::clone(grad, MemoryFormat::contiguous);
   });
   Tensor x = ops::contiguous_tensor(input);
   Tensor y = empty(input.sizes(), half_to_float ? DType::float32 : input.dtype());

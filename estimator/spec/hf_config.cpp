@@ -161,7 +161,7 @@ class HfConfig final : public Reader {
     const bool folder = fs::is_directory(path);
     const std::string file_path = folder ? (fs::path(path) / "config.json").string() : path;
     const Json file = parse_json(read_file(file_path, 64 * kMiB));
-    const Node top(file, "");
+    const Node top(file);
     if (!file.is_object()) throw top.error("a config.json is an object, found " + top.found());
     std::string model_type;
     Runtime& rt = runtime();
