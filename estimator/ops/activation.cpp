@@ -15,6 +15,8 @@ template <Text Kernel>
 Tensor fused(T g, T kept) {
   return ops::binary(Kernel.value, g, kept);
 }
+/// threshold_backward adds its input to the iterator before the gradient, so that the input's strides decide.
+Tensor threshold_backward(T g, T kept) { return ops::binary("aten::threshold_backward", kept, g); }
 /// An op with numbers that change nothing here: only the tensor counts.
 template <Text Name, Text Kernel, class... Numbers>
 Tensor activation(T self, Numbers...) {
@@ -120,8 +122,8 @@ Tensor log_sigmoid(T self) { return activation<"log_sigmoid", "aten::log_sigmoid
 namespace ops {
 #define MEMEST_RECORD(NAME, PARAMETERS, SCHEMA, SAVES, IMPLEMENTATION) \
   const Op<Tensor PARAMETERS> NAME{{"aten::" #NAME SCHEMA, Autocast::none, SAVES, kActivationSource}, IMPLEMENTATION};
-MEMEST_RECORD(relu, (T), "(Tensor self) -> Tensor", "result", (unary_op<"relu", Keeps::result, fused<"aten::threshold_backward">, same_result>))
-MEMEST_RECORD(relu_, (T), "(Tensor(a!) self) -> Tensor(a!)", "result", (unary_op_<"relu", Keeps::result, fused<"aten::threshold_backward">>))
+MEMEST_RECORD(relu, (T), "(Tensor self) -> Tensor", "result", (unary_op<"relu", Keeps::result, threshold_backward, same_result>))
+MEMEST_RECORD(relu_, (T), "(Tensor(a!) self) -> Tensor(a!)", "result", (unary_op_<"relu", Keeps::result, threshold_backward>))
 MEMEST_RECORD(silu, (T), "(Tensor self) -> Tensor", "self", (activation<"silu", "aten::silu_backward">))
 MEMEST_RECORD(silu_, (T), "(Tensor(a!) self) -> Tensor(a!)", "self", (activation_<"silu", "aten::silu_backward", Keeps::input>))
 MEMEST_RECORD(mish, (T), "(Tensor self) -> Tensor", "self", (activation<"mish", "aten::mish_backward">))
