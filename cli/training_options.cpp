@@ -84,8 +84,7 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
       one_of<InferMode>("--infer-mode", o.infer_mode,
                         {{"no_grad", InferMode::no_grad}, {"inference_mode", InferMode::inference_mode}, {"grad", InferMode::grad}});
   if (run.mode == run::Mode::infer) {
-    for (const char* option :
-         {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume"})
+    for (const char* option : {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume"})
       if (app.count(option) > 0) throw Error(fmt::format("{} is for training; --mode infer has no step", option));
   } else if (app.count("--infer-mode") > 0) {
     throw Error("--infer-mode is for --mode infer");

@@ -20,7 +20,8 @@ struct Device {
   std::string_view source;                ///< where the numbers are from
 
   int capability() const { return major * 10 + minor; }
-  /// Bytes of shared memory that one block may ask for (cudaDevAttrMaxSharedMemoryPerBlockOptin; CUDA C++ programming guide, table of technical specifications).
+  /// Bytes of shared memory that one block may ask for (cudaDevAttrMaxSharedMemoryPerBlockOptin; CUDA C++ programming guide, table of
+  /// technical specifications).
   Bytes shared_memory_per_block() const {
     if (major == 9 || major == 10) return 227 * kKiB;
     if (capability() == 80 || capability() == 87) return 163 * kKiB;

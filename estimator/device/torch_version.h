@@ -54,7 +54,8 @@ struct TorchVersion {
   bool norm_backward_partials() const { return at_least(8); }
   bool flash_rng_on_device() const { return at_least(7); }
   bool efficient_rng_on_device() const { return at_least(14); }
-  /// scaled_dot_product_attention gives rank-3 inputs to the fused kernels (PR #192271), and grouped heads to the efficient one (PR #191085).
+  /// scaled_dot_product_attention gives rank-3 inputs to the fused kernels (PR #192271), and grouped heads to the efficient one (PR
+  /// #191085).
   bool sdpa_fuses_rank3() const { return at_least(15); }
   bool efficient_attention_groups_heads() const { return at_least(15); }
   /// The math path: float32 for half types (PR #128922), and rows without a key give zeros (_safe_softmax, PR #131060).

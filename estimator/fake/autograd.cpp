@@ -189,8 +189,8 @@ void set_history(const Ref<Node>& node, std::span<const Tensor> outputs) {
   }
 }
 
-FormulaNode* detail::new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, FormulaNode::Formula formula,
-                                      std::size_t arity) {
+FormulaNode* detail::new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved,
+                                      FormulaNode::Formula formula, std::size_t arity) {
   auto* made = new FormulaNode(name, next_sequence_nr(), std::move(formula), arity);
   Ref<FormulaNode> guard(made);  // packing a saved tensor may throw: a checkpoint's recomputation stops so
   made->next.reserve(inputs.size());

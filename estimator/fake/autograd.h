@@ -162,7 +162,8 @@ const Ref<Node>& grad_fn(T x);
 
 namespace detail {
 /// The node of an op whose inputs need a gradient; null otherwise.
-FormulaNode* new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, FormulaNode::Formula formula, std::size_t arity);
+FormulaNode* new_formula_node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, FormulaNode::Formula formula,
+                              std::size_t arity);
 inline bool records(std::span<const Tensor> inputs) { return runtime().grad_mode && any_requires_grad(inputs); }
 /// A formula of so many tensors as one of a list.
 template <class F>
@@ -172,7 +173,8 @@ FormulaNode::Formula listed(F formula) {
     return formula;
   } else {
     return [formula = std::move(formula)](Backward& w, const Tensors& saved) {
-      [&]<std::size_t... I>(std::index_sequence<I...>) { formula(w, saved[I]...); }(std::make_index_sequence<Arity::value>{});
+      [&]<std::size_t... I>(std::index_sequence<I...>) { formula(w, saved[I]...); }
+      (std::make_index_sequence<Arity::value>{});
     };
   }
 }
@@ -184,7 +186,8 @@ template <class F>
 NewNode node(const char* name, std::span<const Tensor> inputs, std::span<const Tensor> saved, F formula) {
   using Arity = detail::FormulaArity<decltype(&F::operator())>;
   if (!detail::records(inputs)) return {};
-  return NewNode(detail::new_formula_node(name, inputs, saved, detail::listed(std::move(formula)), Arity::is_list ? FormulaNode::kAny : Arity::value));
+  return NewNode(
+      detail::new_formula_node(name, inputs, saved, detail::listed(std::move(formula)), Arity::is_list ? FormulaNode::kAny : Arity::value));
 }
 template <class F>
 NewNode node(const char* name, std::initializer_list<Tensor> inputs, std::initializer_list<Tensor> saved, F formula) {

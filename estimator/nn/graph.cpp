@@ -284,8 +284,10 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
     // The call's operands go first, then the name is bound, and with that its old value goes.
     bool unused = false;
     for (int slot : dead_[i]) {
-      if (slot == n.slot) unused = true;
-      else frame[std::size_t(slot)] = None{};
+      if (slot == n.slot)
+        unused = true;
+      else
+        frame[std::size_t(slot)] = None{};
     }
     if (!unused) frame[std::size_t(n.slot)] = std::move(result);
   }

@@ -34,7 +34,7 @@ struct GraphArgument {
   enum class Form { constant, value, size, training, list, tuple, slice, dict };
   Form form = Form::constant;
   Value constant;  ///< of a training flag: the mode in which it is true
-  int slot = -1;  ///< of a value
+  int slot = -1;   ///< of a value
   std::shared_ptr<SizeExpression> size;
   std::vector<GraphArgument> items;  ///< of a list, tuple or slice (start, stop, step), or a dict's values
   std::vector<std::string> keys;     ///< of a dict
@@ -47,8 +47,8 @@ struct GraphNode {
   std::string target;
   std::vector<GraphArgument> args;
   std::vector<std::pair<std::string, GraphArgument>> kwargs;
-  std::string where;  ///< JSON pointer, for messages
-  int slot = -1;      ///< its name's; filled in by Graph
+  std::string where;         ///< JSON pointer, for messages
+  int slot = -1;             ///< its name's; filled in by Graph
   Module* module = nullptr;  ///< of a call_module; filled in by Graph
 
   // of a custom op: what the user says of its outputs (shapes of sizes) and of what it saves

@@ -21,7 +21,7 @@ Value Module::call(const Values& arguments, const KeywordArguments& keywords) {
   }
 }
 
-Tensor Module::operator()(T input) { return Unbox<Tensor>::from(call({input})); }
+Tensor Module::operator()(T input) { return Unbox<Tensor>::from(call({to_value(input)})); }
 
 void Module::register_parameter(std::string name, Tensor p) { parameters_.emplace_back(std::move(name), std::move(p)); }
 void Module::register_buffer(std::string name, Tensor b) { buffers_.emplace_back(std::move(name), std::move(b)); }
@@ -69,7 +69,8 @@ bool Module::tie(const std::string& path, const std::string& to) {
   return true;
 }
 
-void Module::visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f, std::unordered_set<const Module*>& seen) {
+void Module::visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f,
+                   std::unordered_set<const Module*>& seen) {
   if (!seen.insert(this).second) return;
   f(path, *this);
   for (auto& [name, child] : children_) child->visit(path.empty() ? name : path + "." + name, f, seen);

@@ -15,7 +15,8 @@ class SimpleLayer final : public Module {
 
  protected:
   Value forward(const Values& arguments, const KeywordArguments& keywords) override {
-    if (arguments.size() + keywords.size() != 1) throw Error(type() + " takes one input, " + std::to_string(arguments.size() + keywords.size()) + " were given");
+    if (arguments.size() + keywords.size() != 1)
+      throw Error(type() + " takes one input, " + std::to_string(arguments.size() + keywords.size()) + " were given");
     const Value& input = arguments.empty() ? keywords[0].second : arguments[0];
     if (!std::holds_alternative<Tensor>(input)) throw Error(type() + " takes a tensor, found " + describe(input));
     return to_value(f_(std::get<Tensor>(input)));

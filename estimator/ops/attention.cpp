@@ -1,4 +1,5 @@
-// Sources: derivatives.yaml; aten/src/ATen/native/{Dropout.cpp,cuda/Dropout.cu}, native/transformers/{attention.cpp,cuda/sdp_utils.cpp,cuda/attention.cu,cuda/attention_backward.cu,
+// Sources: derivatives.yaml; aten/src/ATen/native/{Dropout.cpp,cuda/Dropout.cu},
+// native/transformers/{attention.cpp,cuda/sdp_utils.cpp,cuda/attention.cu,cuda/attention_backward.cu,
 // cuda/flash_attn/flash_api.cpp,cuda/mem_eff_attention/{kernel_forward.h,kernel_backward.h,kernels/cutlassB.h}} of 2.15.
 #include "ops/attention.h"
 
@@ -21,9 +22,8 @@ using ops::SdpBackend;
 Tensor dropout(T input, double p, bool train) {
   if (p < 0 || p > 1) throw Error("dropout probability has to be between 0 and 1, but got " + std::to_string(p));
   if (p == 0 || !train || input.numel() == 0) return input;
-  auto fn = node("NativeDropoutBackward0", {input}, {}, [](Backward& w, T mask) {
-    w.out[0] = ops::binary("aten::native_dropout_backward", w.grad[0], mask, w.grad[0].dtype());
-  });
+  auto fn = node("NativeDropoutBackward0", {input}, {},
+                 [](Backward& w, T mask) { w.out[0] = ops::binary("aten::native_dropout_backward", w.grad[0], mask, w.grad[0].dtype()); });
   Tensor mask = empty_like(input, DType::boolean);
   Tensor y = empty_like(input);
   fn.outputs({y}, {mask});
@@ -85,7 +85,8 @@ bool can_use_efficient(const Call& c) {
   if (device.major >= 8)
     for (auto* x : {&c.query, &c.key, &c.value})
       if (x->numel() > 0 && (*x)->offset % alignment != 0) return false;
-  if (!sequences_nonempty(c) || !last_strides_are_1(c, false) || !heads_fit(c, runtime().settings.torch.efficient_attention_groups_heads())) return false;
+  if (!sequences_nonempty(c) || !last_strides_are_1(c, false) || !heads_fit(c, runtime().settings.torch.efficient_attention_groups_heads()))
+    return false;
   return device.major >= 8 ? same_dtype(c, [](DType t) { return is_half(t) || t == DType::float32; })
                            : same_dtype(c, [](DType t) { return t == DType::float16 || t == DType::float32; });
 }
@@ -94,7 +95,8 @@ bool can_use_cudnn(const Call& c) {
   const Device& device = runtime().settings.device;
   const I limit = device.major == 9 || device.major == 10 ? 256 : 128;
   const I head = c.query.sizes().back(), value_head = c.value.sizes().back();
-  if (device.major < 8 || c.mask.requires_grad() || head > limit || value_head > limit || head % 8 != 0 || value_head % 8 != 0) return false;
+  if (device.major < 8 || c.mask.requires_grad() || head > limit || value_head > limit || head % 8 != 0 || value_head % 8 != 0)
+    return false;
   if (c.key.size(-2) == 1 || (c.dropout != 0 && c.query.size(-2) == 1) || c.dropout * 16 != std::floor(c.dropout * 16)) return false;
   return same_dtype(c, is_half) && heads_fit(c, true) && sequences_nonempty(c) && last_strides_are_1(c, true);
 }
@@ -106,7 +108,8 @@ SdpBackend choose(const Call& c) {
     if (enabled.flash && can_use_flash(c)) return SdpBackend::flash;
     if (enabled.efficient && can_use_efficient(c)) return SdpBackend::efficient;
   }
-  if (!enabled.math) throw Error("scaled_dot_product_attention: no kernel that is enabled takes " + describe(c.query), "allow the math kernel");
+  if (!enabled.math)
+    throw Error("scaled_dot_product_attention: no kernel that is enabled takes " + describe(c.query), "allow the math kernel");
   return SdpBackend::math;
 }
 
@@ -197,15 +200,19 @@ FlashResult flash_attention(T query, T key, T value, double dropout_p, bool, boo
     out = ops::reshape(ops::transpose(out, 1, 2), {batch, 1, heads * rows, head});
     lse = ops::reshape(lse, {batch, heads * rows, 1});
   }
-  out = share(out, {out.sizes()[0], out.sizes()[2], out.sizes()[1], out.sizes()[3]}, {out.strides()[0], out.strides()[2], out.strides()[1], out.strides()[3]}, out->offset);
+  out = share(out, {out.sizes()[0], out.sizes()[2], out.sizes()[1], out.sizes()[3]},
+              {out.strides()[0], out.strides()[2], out.strides()[1], out.strides()[3]}, out->offset);
   fn.outputs({out}, {lse, out, state, unused});
   return {out, lse, {}, {}, query.sizes()[2], key_rows, state, unused, {}};
 }
-const Op flash_op{{"aten::_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, bool return_debug_mask=False, *, "
-                   "float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused, "
-                   "Tensor debug_attn_mask)",
-                   Autocast::none, "query, key, value, output, logsumexp, rng_state", "derivatives.yaml; cuda/flash_attn/flash_api.cpp mha_fwd, mha_bwd"},
-                  flash_attention};
+const Op flash_op{
+    {"aten::_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, bool "
+     "return_debug_mask=False, *, "
+     "float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor "
+     "rng_state, Tensor unused, "
+     "Tensor debug_attn_mask)",
+     Autocast::none, "query, key, value, output, logsumexp, rng_state", "derivatives.yaml; cuda/flash_attn/flash_api.cpp mha_fwd, mha_bwd"},
+    flash_attention};
 
 // ---- memory efficient -------------------------------------------------------------------------------------------------------
 
@@ -214,8 +221,8 @@ struct BackwardKernel {
   I block_i, block_j, max_head;
   bool accumulates_in_registers;  ///< kOutputInRF: dK and dV never leave the registers
 };
-/// dispatch_cutlassB: the first kernel that takes the head size and fits the device's shared memory. In kernels/cutlassB.h's order; which of them
-/// fit was seen on devices of 64, 99, 163 and 227 KiB.
+/// dispatch_cutlassB: the first kernel that takes the head size and fits the device's shared memory. In kernels/cutlassB.h's order; which
+/// of them fit was seen on devices of 64, 99, 163 and 227 KiB.
 BackwardKernel backward_kernel(DType type, I head, bool dropout) {
   const Device& device = runtime().settings.device;
   const bool large = device.shared_memory_per_block() > 99 * kKiB;
@@ -247,7 +254,8 @@ void efficient_backward(Backward& w, T query, T key, T value, T bias, T out, dou
   const DType type = query.dtype();
   Tensor grad = ops::transpose(w.grad[0], 1, 2);
   if (real) grad = ops::contiguous_tensor(grad);
-  Tensor dq = empty({batch, rows, heads, head}, type), dk = empty({batch, keys, key_heads, head}, type), dv = empty({batch, keys, key_heads, value_head}, type), db;
+  Tensor dq = empty({batch, rows, heads, head}, type), dk = empty({batch, keys, key_heads, head}, type),
+         dv = empty({batch, keys, key_heads, value_head}, type), db;
   if (w.needs(3)) {
     Dims sizes = bias.sizes();
     sizes[-1] = round_up(sizes[-1], 16);
@@ -289,34 +297,40 @@ void efficient_backward(Backward& w, T query, T key, T value, T bias, T out, dou
 }
 
 using EfficientResult = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-EfficientResult efficient_attention(T query, T key, T value, T attn_bias, bool compute_log_sumexp, double dropout_p, bool, std::optional<double>) {
+EfficientResult efficient_attention(T query, T key, T value, T attn_bias, bool compute_log_sumexp, double dropout_p, bool,
+                                    std::optional<double>) {
   auto fn = node("ScaledDotProductEfficientAttentionBackward0", {query, key, value, attn_bias}, {attn_bias, key, query, value},
                  [dropout_p](Backward& w, T bias, T k, T q, T v, T, T out, T, T) { efficient_backward(w, q, k, v, bias, out, dropout_p); });
   const RunSettings& s = runtime().settings;
-  const I batch = query.sizes()[0], heads = query.sizes()[1], rows = query.sizes()[2], head = query.sizes()[3], value_head = value.sizes()[3];
+  const I batch = query.sizes()[0], heads = query.sizes()[1], rows = query.sizes()[2], head = query.sizes()[3],
+          value_head = value.sizes()[3];
   const bool on_device = !s.kernel_scratch() || (s.torch.efficient_rng_on_device() && dropout_p == 0);
   auto rng = [&] { return on_device ? empty(Dims{}, DType::int64) : host_tensor(Dims{}, DType::int64); };
   Tensor seed = rng(), offset = rng();
   Tensor out = empty({batch, rows, heads, value_head}, query.dtype());
   Tensor lse = empty({batch, heads, compute_log_sumexp ? round_up(rows, 32) : 0}, DType::float32);
-  if (is_half(query.dtype()) && std::max(head, value_head) > 128) Scratch output_accum(checked_mul(4, out.numel()));  // kNeedsOutputAccumulatorBuffer
+  if (is_half(query.dtype()) && std::max(head, value_head) > 128)
+    Scratch output_accum(checked_mul(4, out.numel()));  // kNeedsOutputAccumulatorBuffer
   out = share(out, {batch, heads, rows, value_head}, {out.strides()[0], out.strides()[2], out.strides()[1], out.strides()[3]}, out->offset);
   fn.outputs({out}, {lse, out, offset, seed});
   return {out, lse, seed, offset};
 }
-const Op efficient_op{{"aten::_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0.0, bool "
-                       "is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)",
-                       Autocast::none, "query, key, value, attn_bias, output, log_sumexp, philox_seed, philox_offset",
-                       "derivatives.yaml; cuda/attention.cu, cuda/attention_backward.cu, cuda/mem_eff_attention"},
-                      efficient_attention};
+const Op efficient_op{
+    {"aten::_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, "
+     "float dropout_p=0.0, bool "
+     "is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)",
+     Autocast::none, "query, key, value, attn_bias, output, log_sumexp, philox_seed, philox_offset",
+     "derivatives.yaml; cuda/attention.cu, cuda/attention_backward.cu, cuda/mem_eff_attention"},
+    efficient_attention};
 
 /// cuDNN's: its workspaces are not known.
 Tensor cudnn_attention(T query, T key, T value, T attn_bias) {
-  auto fn = node("ScaledDotProductCudnnAttentionBackward0", {query, key, value}, {attn_bias, key, query, value}, [](Backward& w, T, T k, T q, T v, T, T, T, T) {
-    Tensor dq = empty_like(q), dk = empty_like(k), dv = empty_like(v);
-    for (int i = 0; i < 3; ++i)
-      if (w.needs(i)) w.out[std::size_t(i)] = i == 0 ? dq : i == 1 ? dk : dv;
-  });
+  auto fn = node("ScaledDotProductCudnnAttentionBackward0", {query, key, value}, {attn_bias, key, query, value},
+                 [](Backward& w, T, T k, T q, T v, T, T, T, T) {
+                   Tensor dq = empty_like(q), dk = empty_like(k), dv = empty_like(v);
+                   for (int i = 0; i < 3; ++i)
+                     if (w.needs(i)) w.out[std::size_t(i)] = i == 0 ? dq : i == 1 ? dk : dv;
+                 });
   Dims sizes = query.sizes();
   sizes[-1] = value.sizes().back();
   Tensor out = query.sizes() == sizes ? empty_like(query) : empty(sizes, query.dtype());
@@ -348,9 +362,9 @@ Tensor safe_softmax(T self, I dim, std::optional<DType> dtype) {
   fn.outputs({out}, {out});
   return out;
 }
-const Op safe_softmax_op{
-    {"aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", Autocast::none, "result", "derivatives.yaml; native/transformers/attention.cpp _safe_softmax"},
-    safe_softmax};
+const Op safe_softmax_op{{"aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor", Autocast::none, "result",
+                          "derivatives.yaml; native/transformers/attention.cpp _safe_softmax"},
+                         safe_softmax};
 
 /// convert_boolean_attn_mask: where(mask, 0, -inf) in the query's type.
 Tensor float_mask(T mask, DType type) {
@@ -389,7 +403,8 @@ Tensor math_attention(T query_, T key, T value, T attn_mask, double dropout_p, b
   if (gqa && !(query.size(-3) == key_acc.size(-3) && query.size(-3) == value_acc.size(-3))) {
     const I heads = query.size(-3), key_heads = key_acc.size(-3), value_heads = value_acc.size(-3);
     if (key_heads == 0 || value_heads == 0 || heads % key_heads != 0 || heads % value_heads != 0)
-      throw Error("number of heads in key and value must divide the number of heads in query, found " + describe(query_) + " and " + describe(key));
+      throw Error("number of heads in key and value must divide the number of heads in query, found " + describe(query_) + " and " +
+                  describe(key));
     key_expanded = repeated_heads(key_acc, heads / key_heads);
     value_expanded = repeated_heads(value_acc, heads / value_heads);
   }
@@ -433,7 +448,8 @@ Tensor expanded_mask(T mask, T query, T key) {
   for (int i = 0; i + 1 < mask.dim(); ++i) aligned &= mask.strides()[i] % kAlignment == 0;
   if (!aligned) {
     const I size = mask.sizes().back();
-    Tensor padded = Unbox<Tensor>::from(call_op("aten::constant_pad_nd", {mask, make_list({I{0}, kAlignment - size % kAlignment}), 0.0}, {}));
+    Tensor padded =
+        Unbox<Tensor>::from(call_op("aten::constant_pad_nd", {mask, make_list({I{0}, kAlignment - size % kAlignment}), 0.0}, {}));
     result = ops::slice(padded, -1, 0, size, 1);
   }
   return ops::expand(result, {query.sizes()[0], query.sizes()[1], query.sizes()[2], key.sizes()[2]}, false);
@@ -459,11 +475,13 @@ Tensor fused_or_math(T query, T key, T value, T attn_mask, double dropout_p, boo
   return math_attention(query, key, value, float_mask(attn_mask, query.dtype()), dropout_p, causal, gqa);
 }
 
-Tensor scaled_dot_product_attention(T query, T key, T value, T attn_mask, double dropout_p, bool is_causal, std::optional<double> scale, bool enable_gqa) {
+Tensor scaled_dot_product_attention(T query, T key, T value, T attn_mask, double dropout_p, bool is_causal, std::optional<double> scale,
+                                    bool enable_gqa) {
   for (auto* x : {&query, &key, &value})
     if (x->dim() < 2) throw Error("expected query, key and value to be at least 2 dimensional, found " + describe(*x));
   if (query.dtype() != key.dtype() || query.dtype() != value.dtype())
-    throw Error("expected query, key and value to have the same dtype, found " + describe(query) + ", " + describe(key) + ", " + describe(value));
+    throw Error("expected query, key and value to have the same dtype, found " + describe(query) + ", " + describe(key) + ", " +
+                describe(value));
   const bool rank3 = query.dim() == 3 && key.dim() == 3 && value.dim() == 3 && runtime().settings.torch.sdpa_fuses_rank3();
   if (!rank3) return fused_or_math(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa);
   Tensor q = ops::unsqueeze(query, 0), k = ops::unsqueeze(key, 0), v = ops::unsqueeze(value, 0);
@@ -475,10 +493,12 @@ Tensor scaled_dot_product_attention(T query, T key, T value, T attn_mask, double
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T, double, bool)> dropout{
-    {"aten::dropout(Tensor input, float p, bool train) -> Tensor", Autocast::none, "mask", "native/Dropout.cpp; derivatives.yaml native_dropout"}, memest::dropout};
+const Op<Tensor(T, double, bool)> dropout{{"aten::dropout(Tensor input, float p, bool train) -> Tensor", Autocast::none, "mask",
+                                           "native/Dropout.cpp; derivatives.yaml native_dropout"},
+                                          memest::dropout};
 const Op<Tensor(T, T, T, T, double, bool, std::optional<double>, bool)> scaled_dot_product_attention{
-    {"aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool "
+    {"aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool "
+     "is_causal=False, *, float? scale=None, bool "
      "enable_gqa=False) -> Tensor",
      Autocast::lower, "", "native/transformers/attention.cpp; cuda/sdp_utils.cpp"},
     memest::scaled_dot_product_attention};

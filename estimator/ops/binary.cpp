@@ -25,7 +25,8 @@ const WithScalar<"fmod", ".Scalar", kFmod, "FmodBackward0"> fmod_number{"", kBin
 const Binary<"floor_divide", "", kFloorDivide> floor_divide_op{"", kBinarySource};
 const WithScalar<"floor_divide", ".Scalar", kFloorDivide, "NotImplemented"> floor_divide_number{"", kBinarySource};
 Tensor remainder_of_number(const Scalar& self, T other) { return elementwise({other}, ResultType().add(other).add(self).get()); }
-const Op remainder_of_number_op{{"aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor", Autocast::none, "", kBinarySource}, remainder_of_number};
+const Op remainder_of_number_op{{"aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor", Autocast::none, "", kBinarySource},
+                                remainder_of_number};
 
 // ---- maxima: a tie shares the gradient ------------------------------------------------------------------------------------
 Lazy shared(T g, T a, T b) { return where(compare("aten::eq", a, b), Lazy(g) / 2, g); }
@@ -61,11 +62,13 @@ const WithScalar<"copysign", ".Scalar", kCopysign, "CopysignBackward1"> copysign
 
 Tensor logaddexp_self(T g, T a, T b, T) { return g / (1 + (Lazy(b) - a).exp()).conj(); }
 Tensor logaddexp_other(T g, T a, T b, T) { return g / (1 + (Lazy(a) - b).exp()).conj(); }
-constexpr BinaryRule kLogaddexp{"LogaddexpBackward0", promote, logaddexp_self, uses_self | uses_other, logaddexp_other, uses_self | uses_other};
+constexpr BinaryRule kLogaddexp{"LogaddexpBackward0",   promote,         logaddexp_self,
+                                uses_self | uses_other, logaddexp_other, uses_self | uses_other};
 const BinaryOut<"logaddexp", "", kLogaddexp> logaddexp_op{"self, other", kBinarySource};
 Tensor logaddexp2_self(T g, T a, T b, T) { return g / (1 + pow(2, Lazy(b) - a)); }
 Tensor logaddexp2_other(T g, T a, T b, T) { return g / (1 + pow(2, Lazy(a) - b)); }
-constexpr BinaryRule kLogaddexp2{"Logaddexp2Backward0", promote, logaddexp2_self, uses_self | uses_other, logaddexp2_other, uses_self | uses_other};
+constexpr BinaryRule kLogaddexp2{"Logaddexp2Backward0",  promote,          logaddexp2_self,
+                                 uses_self | uses_other, logaddexp2_other, uses_self | uses_other};
 const BinaryOut<"logaddexp2", "", kLogaddexp2> logaddexp2_op{"self, other", kBinarySource};
 
 Tensor xlogy_self(T g, T a, T b, T) {
@@ -81,14 +84,16 @@ Tensor xlogy_number_gradient(T g, T self, bool positive) {
   return Lazy(g).map("aten::xlogy").masked_fill(compare("aten::eq", self, 0));
 }
 Tensor xlogy_number(T self, const Scalar& other) {
-  auto fn = node("XlogyBackward2", {self}, {self}, [positive = other.to_double() > 0](Backward& w, T x) { w.out[0] = xlogy_number_gradient(w.grad[0], x, positive); });
+  auto fn = node("XlogyBackward2", {self}, {self},
+                 [positive = other.to_double() > 0](Backward& w, T x) { w.out[0] = xlogy_number_gradient(w.grad[0], x, positive); });
   Tensor y = elementwise({self}, float_result(ResultType().add(self).add(other).get()));
   fn.outputs({y});
   return y;
 }
 Tensor xlogy_number_(T self, const Scalar& other) {
   Tensor original = original_of(self, self.requires_grad());
-  auto fn = node("XlogyBackward2", {self}, {original}, [positive = other.to_double() > 0](Backward& w, T x) { w.out[0] = xlogy_number_gradient(w.grad[0], x, positive); });
+  auto fn = node("XlogyBackward2", {self}, {original},
+                 [positive = other.to_double() > 0](Backward& w, T x) { w.out[0] = xlogy_number_gradient(w.grad[0], x, positive); });
   original.reset();
   fn.in_place(self);
   return self;
@@ -99,9 +104,12 @@ Tensor xlogy_of_number(const Scalar& self, T other) {
   fn.outputs({y});
   return y;
 }
-const Op xlogy_number_op{{"aten::xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor", Autocast::none, "self", kBinarySource}, xlogy_number};
-const Op xlogy_number_in_place{{"aten::xlogy_.Scalar_Other(Tensor(a!) self, Scalar other) -> Tensor(a!)", Autocast::none, "self", kBinarySource}, xlogy_number_};
-const Op xlogy_of_number_op{{"aten::xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor", Autocast::none, "other", kBinarySource}, xlogy_of_number};
+const Op xlogy_number_op{{"aten::xlogy.Scalar_Other(Tensor self, Scalar other) -> Tensor", Autocast::none, "self", kBinarySource},
+                         xlogy_number};
+const Op xlogy_number_in_place{
+    {"aten::xlogy_.Scalar_Other(Tensor(a!) self, Scalar other) -> Tensor(a!)", Autocast::none, "self", kBinarySource}, xlogy_number_};
+const Op xlogy_of_number_op{{"aten::xlogy.Scalar_Self(Scalar self, Tensor other) -> Tensor", Autocast::none, "other", kBinarySource},
+                            xlogy_of_number};
 
 Tensor nextafter_self(T g, T a, T b, T) { return where(compare("aten::ne", a, b), g, 0); }
 constexpr BinaryRule kNextafter{"NextafterBackward0", promote, nextafter_self, uses_self | uses_other, zeros_other, uses_other};
@@ -133,7 +141,8 @@ Tensor atan2(T self, T other) {
   }
 }
 const Op atan2_op{{"aten::atan2(Tensor self, Tensor other) -> Tensor", Autocast::promote, "self, other", kBinarySource}, atan2<false>};
-const Op atan2_in_place{{"aten::atan2_(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, atan2<true>};
+const Op atan2_in_place{{"aten::atan2_(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource},
+                        atan2<true>};
 const Op arctan2_op{{"aten::arctan2(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource}, atan2<false>};
 
 // native/BinaryOps.cpp ldexp: x * 2^other in two kernels; derivatives.yaml ldexp.Tensor
@@ -157,34 +166,44 @@ Tensor ldexp(T self, T other) {
     return y;
   }
 }
-const Op ldexp_op{{"aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "other, result", kBinarySource}, ldexp<false>};
-const Op ldexp_in_place{{"aten::ldexp_(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "other, result", kBinarySource}, ldexp<true>};
+const Op ldexp_op{{"aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "other, result", kBinarySource},
+                  ldexp<false>};
+const Op ldexp_in_place{{"aten::ldexp_(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "other, result", kBinarySource},
+                        ldexp<true>};
 
 // ---- powers ----------------------------------------------------------------------------------------------------------------
 Tensor pow_self(T g, T a, T b, T) {
   return real_gradient(where(compare("aten::eq", b, 0), scalar_like(g), g * (b * Lazy(a).pow(Lazy(b) - 1)).conj()), a.dtype());
 }
 Tensor pow_exponent(T g, T a, T b, T y) {
-  const Tensor condition = Lazy("aten::logical_and", {compare("aten::eq", a, 0), compare("aten::ge", b, 0)},
-                                [](auto in) { return elementwise({in[0], in[1]}, DType::boolean); });
+  const Tensor condition = Lazy("aten::logical_and", {compare("aten::eq", a, 0), compare("aten::ge", b, 0)}, [](auto in) {
+    return elementwise({in[0], in[1]}, DType::boolean);
+  });
   const Tensor base = ops::to(a, promote(a, b));
   return real_gradient(g * where(condition, scalar_like(g), (y * Lazy(base).log()).conj()), b.dtype());
 }
 constexpr BinaryRule kPow{"PowBackward1", promote, pow_self, uses_self | uses_other, pow_exponent, uses_self | uses_other | uses_result};
-const Op pow_op{{"aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", Autocast::fp32, "self, exponent, result", "native/Pow.cpp"}, binary_op<kPow>};
-const Op pow_in_place{{"aten::pow_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)", Autocast::none, "self, exponent, result", "native/Pow.cpp"}, binary_op_<kPow>};
+const Op pow_op{
+    {"aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", Autocast::fp32, "self, exponent, result", "native/Pow.cpp"},
+    binary_op<kPow>};
+const Op pow_in_place{
+    {"aten::pow_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)", Autocast::none, "self, exponent, result", "native/Pow.cpp"},
+    binary_op_<kPow>};
 
 Tensor pow_of_number(const Scalar& self, T exponent) {
   auto fn = node("PowBackward2", {exponent}, {exponent}, [self](Backward& w, T b, T y) {
     T g = w.grad[0];
-    if (self.to_double() != 0) w.out[0] = g * (Lazy(y) * 0.5).conj();
-    else w.out[0] = g * where(compare("aten::ge", b, 0), scalar_like(g), (Lazy(y) * 0.5).conj());
+    if (self.to_double() != 0)
+      w.out[0] = g * (Lazy(y) * 0.5).conj();
+    else
+      w.out[0] = g * where(compare("aten::ge", b, 0), scalar_like(g), (Lazy(y) * 0.5).conj());
   });
   Tensor y = pow(self, detached(exponent));
   fn.outputs({y}, {y});
   return y;
 }
-const Op pow_of_number_op{{"aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor", Autocast::fp32, "exponent, result", "native/Pow.cpp"}, pow_of_number};
+const Op pow_of_number_op{
+    {"aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor", Autocast::fp32, "exponent, result", "native/Pow.cpp"}, pow_of_number};
 
 // native/Pow.cpp float_power: both in double
 Tensor to_double(T x) { return ops::to(x, is_complex(x.dtype()) ? DType::complex128 : DType::float64); }
@@ -205,12 +224,20 @@ Tensor float_power_(T self, T exponent) {
   Tensor power = to_double(exponent);
   return pow_in_place(self, power);
 }
-Tensor float_power_number_(T self, const Scalar& exponent) { return std::get<Tensor>(call_op("aten::pow_", {self, exponent.to_double()}, {})); }
-const Op float_power_op{{"aten::float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", Autocast::none, "", "native/Pow.cpp"}, float_power};
-const Op float_power_number_op{{"aten::float_power.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::none, "", "native/Pow.cpp"}, float_power_number};
-const Op float_power_of_number_op{{"aten::float_power.Scalar(Scalar self, Tensor exponent) -> Tensor", Autocast::none, "", "native/Pow.cpp"}, float_power_of_number};
-const Op float_power_in_place{{"aten::float_power_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)", Autocast::none, "", "native/Pow.cpp"}, float_power_};
-const Op float_power_number_in_place{{"aten::float_power_.Scalar(Tensor(a!) self, Scalar exponent) -> Tensor(a!)", Autocast::none, "", "native/Pow.cpp"}, float_power_number_};
+Tensor float_power_number_(T self, const Scalar& exponent) {
+  return std::get<Tensor>(call_op("aten::pow_", {self, exponent.to_double()}, {}));
+}
+const Op float_power_op{{"aten::float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor", Autocast::none, "", "native/Pow.cpp"},
+                        float_power};
+const Op float_power_number_op{
+    {"aten::float_power.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::none, "", "native/Pow.cpp"}, float_power_number};
+const Op float_power_of_number_op{
+    {"aten::float_power.Scalar(Scalar self, Tensor exponent) -> Tensor", Autocast::none, "", "native/Pow.cpp"}, float_power_of_number};
+const Op float_power_in_place{
+    {"aten::float_power_.Tensor(Tensor(a!) self, Tensor exponent) -> Tensor(a!)", Autocast::none, "", "native/Pow.cpp"}, float_power_};
+const Op float_power_number_in_place{
+    {"aten::float_power_.Scalar(Tensor(a!) self, Scalar exponent) -> Tensor(a!)", Autocast::none, "", "native/Pow.cpp"},
+    float_power_number_};
 
 // ---- integers and bits -----------------------------------------------------------------------------------------------------
 constexpr BinaryRule kBits{"", promote, nullptr, uses_nothing, nullptr, uses_nothing};
@@ -228,17 +255,20 @@ const WithScalar<"bitwise_xor", ".Scalar", kBits, ""> bitwise_xor_number{"", kBi
 const WithScalar<"bitwise_left_shift", ".Tensor_Scalar", kBits, ""> left_shift_number{"", kBinarySource};
 const WithScalar<"bitwise_right_shift", ".Tensor_Scalar", kBits, ""> right_shift_number{"", kBinarySource};
 // Python's operators on tensors
-#define MEMEST_OPERATOR(NAME)                                                                                                                     \
-  const Op operator_##NAME{{"aten::__" #NAME "__.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "", kBinarySource}, binary_op<kBits>}; \
-  const Op number_operator_##NAME{{"aten::__" #NAME "__.Scalar(Tensor self, Scalar other) -> Tensor", Autocast::none, "", kBinarySource}, scalar_op<kBits, "">};
+#define MEMEST_OPERATOR(NAME)                                                                                                             \
+  const Op operator_##NAME{{"aten::__" #NAME "__.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "", kBinarySource},        \
+                           binary_op<kBits>};                                                                                             \
+  const Op number_operator_##NAME{{"aten::__" #NAME "__.Scalar(Tensor self, Scalar other) -> Tensor", Autocast::none, "", kBinarySource}, \
+                                  scalar_op<kBits, "">};
 MEMEST_OPERATOR(and)
 MEMEST_OPERATOR(or)
 MEMEST_OPERATOR(xor)
 MEMEST_OPERATOR(lshift)
 MEMEST_OPERATOR(rshift)
 #undef MEMEST_OPERATOR
-#define MEMEST_OPERATOR(NAME) \
-  const Op operator_##NAME{{"aten::__" #NAME "__.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "", kBinarySource}, binary_op_<kBits>};
+#define MEMEST_OPERATOR(NAME)                                                                                                              \
+  const Op operator_##NAME{{"aten::__" #NAME "__.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "", kBinarySource}, \
+                           binary_op_<kBits>};
 MEMEST_OPERATOR(iand)
 MEMEST_OPERATOR(ior)
 MEMEST_OPERATOR(ixor)

@@ -73,12 +73,13 @@ Tensor isclose(T self, T other, double, double, bool equal_nan) {
   const Tensor cast = is_integral(a.dtype(), true) ? ops::to(b, DType::float32) : b;
   const Tensor allowed = (Lazy(cast) * 1e-5).abs() + 1e-8;
   const Tensor actual = (a - Lazy(cast)).abs();
-  const Tensor finite = Lazy("aten::isfinite", {actual}, [](auto in) { return compare("aten::eq", in[0], in[0]) * compare("aten::ne", Lazy(in[0]).abs(), 0); })
-                            .in_place("aten::__iand__", {compare("aten::le", actual, allowed)});
+  const Tensor finite = Lazy("aten::isfinite", {actual}, [](auto in) {
+                          return compare("aten::eq", in[0], in[0]) * compare("aten::ne", Lazy(in[0]).abs(), 0);
+                        }).in_place("aten::__iand__", {compare("aten::le", actual, allowed)});
   return close;
 }
-const Op isclose_op{{"aten::isclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> Tensor", Autocast::none, "",
-                     "native/TensorCompare.cpp isclose"},
+const Op isclose_op{{"aten::isclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> Tensor",
+                     Autocast::none, "", "native/TensorCompare.cpp isclose"},
                     isclose};
 /// Reads a boolean of all elements back: the value is not known, so the answer is yes.
 bool all_of(T mask) {
@@ -94,8 +95,8 @@ bool equal(T self, T other) {
   const Tensor same = compare("aten::eq", detached(self), detached(other));
   return all_of(same);
 }
-const Op allclose_op{{"aten::allclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> bool", Autocast::none, "",
-                      "native/TensorCompare.cpp allclose"},
+const Op allclose_op{{"aten::allclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> bool",
+                      Autocast::none, "", "native/TensorCompare.cpp allclose"},
                      allclose};
 const Op equal_op{{"aten::equal(Tensor self, Tensor other) -> bool", Autocast::none, "", "native/cuda/Equal.cpp"}, equal};
 

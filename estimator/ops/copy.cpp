@@ -44,7 +44,8 @@ extern const Op<Tensor(T, std::optional<DType>, std::optional<MemoryFormat>)> to
     to_copy_impl};
 
 Tensor to_dtype(T self, DType dtype, bool, bool copy, std::optional<MemoryFormat> memory_format) {
-  const bool same_layout = !memory_format || *memory_format == MemoryFormat::preserve || suggest_memory_format(self) == *memory_format;  // to_will_alias
+  const bool same_layout =
+      !memory_format || *memory_format == MemoryFormat::preserve || suggest_memory_format(self) == *memory_format;  // to_will_alias
   if (self.dtype() == dtype && !copy && same_layout) return self;
   return to_copy_op(self, dtype, memory_format);
 }

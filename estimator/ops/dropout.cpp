@@ -54,8 +54,8 @@ Tensor bernoulli_(T self, double) {
   node("BernoulliBackward2", {self}, {}, [](Backward& w) { w.out[0] = empty_like(w.grad[0]); }).in_place(self);
   return self;
 }
-const Op bernoulli_in_place{{"aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)", Autocast::none, "",
-                             "derivatives.yaml bernoulli_.float; native/cuda/Distributions.cpp"},
+const Op bernoulli_in_place{{"aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)",
+                             Autocast::none, "", "derivatives.yaml bernoulli_.float; native/cuda/Distributions.cpp"},
                             bernoulli_};
 
 }  // namespace

@@ -88,7 +88,8 @@ Lazy Lazy::map(const char* op, bool to_float) const {
 Lazy Lazy::in_place(const char* op, std::initializer_list<Lazy> others) const {
   std::vector<Lazy> all{*this};
   all.insert(all.end(), others.begin(), others.end());
-  Lazy result(op, {}, [](auto in) { return in[0]; }, Order::left_to_right);
+  Lazy result(
+      op, {}, [](auto in) { return in[0]; }, Order::left_to_right);
   std::const_pointer_cast<Node>(result.node_)->operands = std::move(all);
   return result;
 }
@@ -105,15 +106,27 @@ Lazy Lazy::pow(const Scalar& exponent) const {
   return {"aten::pow", {*this}, [exponent](auto in) { return elementwise({in[0]}, promoted(in[0], exponent)); }};
 }
 Lazy Lazy::pow(const Lazy& exponent) const {
-  return {"aten::pow", {*this, exponent}, [](auto in) { return elementwise({in[0], in[1]}, result_type({in[0], in[1]})); },
+  return {"aten::pow",
+          {*this, exponent},
+          [](auto in) {
+            return elementwise({in[0], in[1]}, result_type({in[0], in[1]}));
+          },
           Order::left_to_right};
 }
 Lazy Lazy::div(const Lazy& other) const {
-  return {"aten::div", {*this, other}, [](auto in) { return elementwise({in[0], in[1]}, floating(result_type({in[0], in[1]}))); },
+  return {"aten::div",
+          {*this, other},
+          [](auto in) {
+            return elementwise({in[0], in[1]}, floating(result_type({in[0], in[1]})));
+          },
           Order::left_to_right};
 }
 Lazy Lazy::div(const Lazy& other, const char*) const {
-  return {"aten::div", {*this, other}, [](auto in) { return elementwise({in[0], in[1]}, result_type({in[0], in[1]})); },
+  return {"aten::div",
+          {*this, other},
+          [](auto in) {
+            return elementwise({in[0], in[1]}, result_type({in[0], in[1]}));
+          },
           Order::left_to_right};
 }
 Lazy Lazy::logical_not() const {
@@ -129,7 +142,9 @@ Lazy Lazy::isnan() const {
   return {"aten::isnan", {*this}, [](auto in) { return elementwise({in[0]}, DType::boolean); }};
 }
 Lazy Lazy::masked_fill(const Lazy& mask) const {  // native/TensorAdvancedIndexing.cpp: clones self, expanded to the mask
-  return {"aten::masked_fill", {*this, mask}, [](auto in) {
+  return {"aten::masked_fill",
+          {*this, mask},
+          [](auto in) {
             const Dims sizes = broadcast(in[0].sizes(), in[1].sizes());
             return sizes == in[0].sizes() ? empty_like(in[0]) : empty(sizes, in[0].dtype());
           },

@@ -97,8 +97,10 @@ Tensor batch_prepared(T x, std::int64_t m, std::int64_t n) {  // the result is r
 
 void check_batches(const std::string& name, T a, T b) {
   if (a.dim() != 3 || b.dim() != 3) throw Error(name + ": both must be 3-D, found " + describe(a) + " and " + describe(b));
-  if (a.sizes()[0] != b.sizes()[0] || a.sizes()[2] != b.sizes()[1]) throw Error(name + ": shapes cannot be multiplied (" + to_string(a.sizes()) + " and " + to_string(b.sizes()) + ")");
-  if (a.dtype() != b.dtype()) throw Error(name + ": expected the same dtype, found " + std::string(name_of(a.dtype())) + " and " + std::string(name_of(b.dtype())));
+  if (a.sizes()[0] != b.sizes()[0] || a.sizes()[2] != b.sizes()[1])
+    throw Error(name + ": shapes cannot be multiplied (" + to_string(a.sizes()) + " and " + to_string(b.sizes()) + ")");
+  if (a.dtype() != b.dtype())
+    throw Error(name + ": expected the same dtype, found " + std::string(name_of(a.dtype())) + " and " + std::string(name_of(b.dtype())));
 }
 
 Tensor bmm(T self, T mat2) {
@@ -149,7 +151,8 @@ void gemv(T matrix) {
 void check_matrix_vector(const char* name, T matrix, T vec) {
   if (matrix.dim() != 2 || vec.dim() != 1 || matrix.sizes()[1] != vec.sizes()[0])
     throw Error(std::string(name) + ": shapes cannot be multiplied (" + describe(matrix) + " and " + describe(vec) + ")");
-  if (matrix.dtype() != vec.dtype()) throw Error(std::string(name) + ": expected one dtype, found " + describe(matrix) + " and " + describe(vec));
+  if (matrix.dtype() != vec.dtype())
+    throw Error(std::string(name) + ": expected one dtype, found " + describe(matrix) + " and " + describe(vec));
 }
 Tensor mv(T self, T vec) {
   check_matrix_vector("mv", self, vec);
@@ -170,7 +173,8 @@ Tensor addmv(T self, T mat, T vec, const Scalar& beta, const Scalar& alpha) {
     if (w.needs(2)) w.out[2] = scaled(ops::mv(ops::t(a), w.grad[0]), alpha);
   });
   Tensor y = empty({mat.sizes()[0]}, self.dtype());
-  if (!(broadcast(self.sizes(), y.sizes()) == y.sizes())) throw Error("addmv: " + describe(self) + " does not broadcast to " + to_string(y.sizes()));
+  if (!(broadcast(self.sizes(), y.sizes()) == y.sizes()))
+    throw Error("addmv: " + describe(self) + " does not broadcast to " + to_string(y.sizes()));
   if (y.numel() > 0) gemv(mat);
   fn.outputs({y});
   return y;
@@ -191,7 +195,8 @@ Tensor addr(T self, T vec1, T vec2, const Scalar& beta, const Scalar& alpha) {
 
 /// One kernel of two vectors: dot and vdot.
 Tensor dot_of(const char* name, T a, T b) {
-  if (a.dim() != 1 || b.dim() != 1 || !(a.sizes() == b.sizes())) throw Error(std::string(name) + ": 1D tensors of one size expected, found " + describe(a) + " and " + describe(b));
+  if (a.dim() != 1 || b.dim() != 1 || !(a.sizes() == b.sizes()))
+    throw Error(std::string(name) + ": 1D tensors of one size expected, found " + describe(a) + " and " + describe(b));
   Tensor y = empty({}, a.dtype());
   CublasWorkspace workspace(CublasWorkspace::Call::gemm);
   return y;
@@ -220,11 +225,12 @@ Tensor baddbmm(T self, T batch1, T batch2, const Scalar& beta, const Scalar& alp
   check_batches("baddbmm", batch1, batch2);
   const Dims sizes{batch1.sizes()[0], batch1.sizes()[1], batch2.sizes()[2]};
   if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("baddbmm: " + describe(self) + " does not broadcast to " + to_string(sizes));
-  auto fn = node("BaddbmmBackward0", {self, batch1, batch2}, {save_if(batch1, batch2), save_if(batch2, batch1)}, [alpha, beta](Backward& w, T a, T b) {
-    if (w.needs(1)) w.out[1] = scaled(ops::bmm(w.grad[0], ops::transpose(b, 1, 2)), alpha);
-    if (w.needs(2)) w.out[2] = scaled(ops::bmm(ops::transpose(a, 1, 2), w.grad[0]), alpha);
-    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
-  });
+  auto fn = node("BaddbmmBackward0", {self, batch1, batch2}, {save_if(batch1, batch2), save_if(batch2, batch1)},
+                 [alpha, beta](Backward& w, T a, T b) {
+                   if (w.needs(1)) w.out[1] = scaled(ops::bmm(w.grad[0], ops::transpose(b, 1, 2)), alpha);
+                   if (w.needs(2)) w.out[2] = scaled(ops::bmm(ops::transpose(a, 1, 2), w.grad[0]), alpha);
+                   if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
+                 });
   Tensor y = empty(sizes, self.dtype());
   if (y.numel() > 0 && batch1.numel() > 0) {
     const std::int64_t m = sizes[2], n = sizes[1], k = batch1.sizes()[2];
@@ -241,14 +247,17 @@ Tensor addbmm(T self, T batch1, T batch2, const Scalar& beta, const Scalar& alph
   if (!(broadcast(self.sizes(), sizes) == sizes)) throw Error("addbmm: " + describe(self) + " does not broadcast to " + to_string(sizes));
   auto fn = node("AddbmmBackward0", {self, batch1, batch2}, {save_if(batch1, batch2), save_if(batch2, batch1)},
                  [alpha, beta, batches = batch1.sizes()[0]](Backward& w, T a, T b) {
-                   auto expanded = [&] { return ops::expand(ops::unsqueeze(w.grad[0], 0), {batches, w.grad[0].sizes()[0], w.grad[0].sizes()[1]}, false); };
+                   auto expanded = [&] {
+                     return ops::expand(ops::unsqueeze(w.grad[0], 0), {batches, w.grad[0].sizes()[0], w.grad[0].sizes()[1]}, false);
+                   };
                    if (w.needs(1)) w.out[1] = scaled(ops::bmm(expanded(), ops::transpose(b, 1, 2)), alpha);
                    if (w.needs(2)) w.out[2] = scaled(ops::bmm(ops::transpose(a, 1, 2), expanded()), alpha);
                    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
                  });
   Tensor y = empty(sizes, self.dtype());
   if (y.numel() > 0)
-    for (std::int64_t i = 0; i < std::min<std::int64_t>(batch1.sizes()[0], 100'000); ++i) CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(batch1.sizes()[0], 100'000); ++i)
+      CublasWorkspace workspace(CublasWorkspace::Call::gemm);
   fn.outputs({y});
   return y;
 }
@@ -332,13 +341,19 @@ const Op<Tensor(T, T)> bmm{
     {"aten::bmm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml bmm; native/cuda/Blas.cpp"},
     memest::bmm};
 const Op<Tensor(T, T, T, const Scalar&, const Scalar&)> baddbmm{
-    {"aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "batch1, batch2",
-     "derivatives.yaml baddbmm; native/cuda/Blas.cpp"},
+    {"aten::baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower,
+     "batch1, batch2", "derivatives.yaml baddbmm; native/cuda/Blas.cpp"},
     memest::baddbmm};
-const Op<Tensor(T, T)> mv{{"aten::mv(Tensor self, Tensor vec) -> Tensor", Autocast::lower, "self, vec", "derivatives.yaml mv; native/Blas.cpp"}, memest::mv};
-const Op<Tensor(T, T)> dot{{"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"}, memest::dot};
-const Op<Tensor(T, T)> vdot{{"aten::vdot(Tensor self, Tensor other) -> Tensor", Autocast::promote, "other, self", "derivatives.yaml vdot; native/cuda/Blas.cpp"}, memest::vdot};
-const Op<Tensor(T, T)> outer{{"aten::outer(Tensor self, Tensor vec2) -> Tensor", Autocast::none, "", "native/LinearAlgebra.cpp outer"}, memest::outer};
+const Op<Tensor(T, T)> mv{
+    {"aten::mv(Tensor self, Tensor vec) -> Tensor", Autocast::lower, "self, vec", "derivatives.yaml mv; native/Blas.cpp"}, memest::mv};
+const Op<Tensor(T, T)> dot{
+    {"aten::dot(Tensor self, Tensor tensor) -> Tensor", Autocast::promote, "self, tensor", "derivatives.yaml dot; native/cuda/Blas.cpp"},
+    memest::dot};
+const Op<Tensor(T, T)> vdot{
+    {"aten::vdot(Tensor self, Tensor other) -> Tensor", Autocast::promote, "other, self", "derivatives.yaml vdot; native/cuda/Blas.cpp"},
+    memest::vdot};
+const Op<Tensor(T, T)> outer{{"aten::outer(Tensor self, Tensor vec2) -> Tensor", Autocast::none, "", "native/LinearAlgebra.cpp outer"},
+                             memest::outer};
 const Op<Tensor(T, T)> matmul{
     {"aten::matmul(Tensor self, Tensor other) -> Tensor", Autocast::lower, "", "native/LinearAlgebra.cpp _matmul_impl"}, memest::matmul};
 const Op<Tensor(T, T, T)> linear{
@@ -347,12 +362,16 @@ const Op<Tensor(T, T, T)> linear{
 }  // namespace ops
 
 namespace {
-const Op addmv_op{{"aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "mat, vec", "derivatives.yaml addmv; native/Blas.cpp"},
+const Op addmv_op{{"aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower,
+                   "mat, vec", "derivatives.yaml addmv; native/Blas.cpp"},
                   addmv};
-const Op addr_op{{"aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "vec1, vec2", "derivatives.yaml addr"}, addr};
-const Op addbmm_op{{"aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "batch1, batch2",
-                    "derivatives.yaml addbmm; native/LinearAlgebra.cpp addbmm_impl_"},
+const Op addr_op{{"aten::addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower,
+                  "vec1, vec2", "derivatives.yaml addr"},
+                 addr};
+const Op addbmm_op{{"aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower,
+                    "batch1, batch2", "derivatives.yaml addbmm; native/LinearAlgebra.cpp addbmm_impl_"},
                    addbmm};
-const Op ger_op{{"aten::ger(Tensor self, Tensor vec2) -> Tensor", Autocast::none, "", "native/LinearAlgebra.cpp outer"}, +[](T self, T vec2) { return ops::outer(self, vec2); }};
+const Op ger_op{{"aten::ger(Tensor self, Tensor vec2) -> Tensor", Autocast::none, "", "native/LinearAlgebra.cpp outer"},
+                +[](T self, T vec2) { return ops::outer(self, vec2); }};
 }  // namespace
 }  // namespace memest

@@ -1,5 +1,6 @@
 // Sources: derivatives.yaml; aten/src/ATen/native/{Normalization,layer_norm,group_norm}.cpp, native/cudnn/BatchNorm.cpp,
-// native/cuda/{Normalization.cu,Normalization.cuh,layer_norm_kernel.cu,group_norm_kernel.cu} of 2.15. cuDNN's workspace and reserve are not modelled.
+// native/cuda/{Normalization.cu,Normalization.cuh,layer_norm_kernel.cu,group_norm_kernel.cu} of 2.15. cuDNN's workspace and reserve are not
+// modelled.
 #include "ops/normalization.h"
 
 #include <algorithm>
@@ -25,15 +26,16 @@ bool has_32bit_indices(T x) { return x.numel() <= std::numeric_limits<std::int32
 /// _select_batch_norm_backend.
 bool batch_norm_uses_cudnn(T input, T weight, T bias, T running_mean, bool training) {
   return input.dtype() != DType::bfloat16 && weight && bias && weight.dtype() != DType::bfloat16 &&
-         (input.dtype() != DType::float16 || weight.dtype() == DType::float32) && ((running_mean && !training) || training) && input.dim() >= 3 &&
-         (training ? input.sizes()[0] <= 880801 : input.sizes()[0] <= 65535) && input.numel() < (I{1} << 31);
+         (input.dtype() != DType::float16 || weight.dtype() == DType::float32) && ((running_mean && !training) || training) &&
+         input.dim() >= 3 && (training ? input.sizes()[0] <= 880801 : input.sizes()[0] <= 65535) && input.numel() < (I{1} << 31);
 }
 
 // The native kernels of native/cuda/Normalization.cu.
 enum class Layout { contiguous, channels_last, general };
 
 bool takes_channels_last_kernels(T x) {
-  return is_contiguous(x, MemoryFormat::channels_last) || is_contiguous(x, MemoryFormat::channels_last_3d) || (is_contiguous(x) && x.strides()[1] == 1);
+  return is_contiguous(x, MemoryFormat::channels_last) || is_contiguous(x, MemoryFormat::channels_last_3d) ||
+         (is_contiguous(x) && x.strides()[1] == 1);
 }
 /// batch_norm_choose_impl.
 Layout layout_of(T x) {
@@ -76,7 +78,8 @@ struct NormGradients {
 };
 
 /// native_batch_norm_backward: batch_norm_backward_cuda.
-NormGradients native_batch_norm_backward(T grad, T input, T weight, T running_mean, T save_mean, bool training, const std::array<bool, 3>& wanted) {
+NormGradients native_batch_norm_backward(T grad, T input, T weight, T running_mean, T save_mean, bool training,
+                                         const std::array<bool, 3>& wanted) {
   const DType acc = op_math_type(input.dtype());
   const Dims channels{input.sizes()[1]};
   const bool reduces = training || wanted[1] || wanted[2];
@@ -127,18 +130,20 @@ void keep_needed(Backward& w, NormGradients&& found) {
 using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 ThreeTensors cudnn_batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double, double) {
-  auto fn = node("CudnnBatchNormBackward0", {input, weight, bias}, {input, weight, running_mean, running_var}, [training](Backward& w, T x, T k, T mean, T, T save_mean, T) {
-    if (!training) {
-      keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, false, {w.needs(0), w.needs(1), w.needs(2)}));
-      return;
-    }
-    const Tensor grad = in_format(w.grad[0], suggest_memory_format(x));
-    NormGradients found;  // cuDNN computes all three
-    found.input = empty(x.sizes(), x.dtype(), suggest_memory_format(x));
-    found.weight = empty_like(k);
-    found.bias = empty_like(k);
-    keep_needed(w, std::move(found));
-  });
+  auto fn =
+      node("CudnnBatchNormBackward0", {input, weight, bias}, {input, weight, running_mean, running_var},
+           [training](Backward& w, T x, T k, T mean, T, T save_mean, T) {
+             if (!training) {
+               keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, false, {w.needs(0), w.needs(1), w.needs(2)}));
+               return;
+             }
+             const Tensor grad = in_format(w.grad[0], suggest_memory_format(x));
+             NormGradients found;  // cuDNN computes all three
+             found.input = empty(x.sizes(), x.dtype(), suggest_memory_format(x));
+             found.weight = empty_like(k);
+             found.bias = empty_like(k);
+             keep_needed(w, std::move(found));
+           });
   Tensor y = empty(input.sizes(), input.dtype(), suggest_memory_format(input));
   const I saved = training ? input.sizes()[1] : 0;
   Tensor mean = empty({saved}, weight.dtype());
@@ -148,9 +153,11 @@ ThreeTensors cudnn_batch_norm(T input, T weight, T bias, T running_mean, T runni
 }
 
 ThreeTensors native_batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double, double) {
-  auto fn = node("NativeBatchNormBackward0", {input, weight, bias}, {input, weight, running_mean, running_var}, [training](Backward& w, T x, T k, T mean, T, T save_mean, T) {
-    keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, training, {w.needs(0), w.needs(1), w.needs(2)}));
-  });
+  auto fn =
+      node("NativeBatchNormBackward0", {input, weight, bias}, {input, weight, running_mean, running_var},
+           [training](Backward& w, T x, T k, T mean, T, T save_mean, T) {
+             keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, training, {w.needs(0), w.needs(1), w.needs(2)}));
+           });
   const DType acc = op_math_type(input.dtype());
   Tensor y = empty_like(input);
   Tensor mean = empty({input.sizes()[1]}, acc);
@@ -160,7 +167,8 @@ ThreeTensors native_batch_norm(T input, T weight, T bias, T running_mean, T runn
   if (training && layout == Layout::general) {  // var_mean: Welford's mean, sum of squares and two counts
     std::vector<bool> mask(std::size_t(input.dim()), true);
     mask[1] = false;
-    reduce_scratch(input, mask, {.accumulator_size = 4 * item_size(acc), .input_size = item_size(input.dtype()), .output_size = item_size(acc)});
+    reduce_scratch(input, mask,
+                   {.accumulator_size = 4 * item_size(acc), .input_size = item_size(input.dtype()), .output_size = item_size(acc)});
   }
   if (layout == Layout::general) {
     Tensor one = weight ? Tensor() : empty({}, acc);
@@ -170,26 +178,31 @@ ThreeTensors native_batch_norm(T input, T weight, T bias, T running_mean, T runn
   return {y, mean, invstd};
 }
 
-constexpr const char* kBatchNorm = "derivatives.yaml; native/Normalization.cpp _batch_norm_impl_index, native/cudnn/BatchNorm.cpp, native/cuda/Normalization.cu";
+constexpr const char* kBatchNorm =
+    "derivatives.yaml; native/Normalization.cpp _batch_norm_impl_index, native/cudnn/BatchNorm.cpp, native/cuda/Normalization.cu";
 const Op<ThreeTensors(T, T, T, T, T, bool, double, double)> cudnn_batch_norm_op{
-    {"aten::cudnn_batch_norm(Tensor input, Tensor weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float exponential_average_factor, float "
+    {"aten::cudnn_batch_norm(Tensor input, Tensor weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float "
+     "exponential_average_factor, float "
      "epsilon) -> (Tensor, Tensor, Tensor, Tensor)",
      Autocast::none, "input, weight, running_mean, running_var, save_mean, save_var", kBatchNorm},
     cudnn_batch_norm};
 const Op<ThreeTensors(T, T, T, T, T, bool, double, double)> native_batch_norm_op{
-    {"aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, "
+    {"aten::native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float "
+     "momentum, float eps) -> (Tensor, "
      "Tensor, Tensor)",
      Autocast::none, "input, weight, running_mean, running_var, save_mean, save_invstd", kBatchNorm},
     native_batch_norm};
 
-Tensor batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double momentum, double eps, bool cudnn_enabled) {
+Tensor batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double momentum, double eps,
+                  bool cudnn_enabled) {
   if (input.dim() < 2) throw Error("batch_norm: the input must have a channel dimension, found " + describe(input));
   const I channels = input.sizes()[1];
   for (auto* x : {&weight, &bias, &running_mean, &running_var})
     if (*x && x->numel() != channels)
-      throw Error("batch_norm: " + std::to_string(channels) + " channels do not meet a parameter or statistic of " + std::to_string(x->numel()) + " elements: input " +
-                  describe(input));
-  if (!training && !(running_mean && running_var)) throw Error("batch_norm: expected running_mean and running_var to be defined when training=False");
+      throw Error("batch_norm: " + std::to_string(channels) + " channels do not meet a parameter or statistic of " +
+                  std::to_string(x->numel()) + " elements: input " + describe(input));
+  if (!training && !(running_mean && running_var))
+    throw Error("batch_norm: expected running_mean and running_var to be defined when training=False");
   if (cudnn_enabled && batch_norm_uses_cudnn(input, weight, bias, running_mean, training)) {
     const Tensor x = ops::contiguous(input, suggest_memory_format(input));
     return std::get<0>(cudnn_batch_norm_op(x, weight, bias, running_mean, running_var, training, momentum, eps));
@@ -201,13 +214,16 @@ Tensor batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool
 
 Tensor repeated(T x, I times) { return x ? Unbox<Tensor>::from(call_op("aten::repeat", {x, list_of(Dims{times})}, {})) : Tensor(); }
 
-Tensor instance_norm(T input, T weight, T bias, T running_mean, T running_var, bool use_input_stats, double momentum, double eps, bool cudnn_enabled) {
+Tensor instance_norm(T input, T weight, T bias, T running_mean, T running_var, bool use_input_stats, double momentum, double eps,
+                     bool cudnn_enabled) {
   if (input.dim() < 3) throw Error("instance_norm: the input must have batch, channel and spatial dimensions, found " + describe(input));
-  if (!use_input_stats && !(running_mean && running_var)) throw Error("instance_norm: expected running_mean and running_var to be defined when use_input_stats is false");
+  if (!use_input_stats && !(running_mean && running_var))
+    throw Error("instance_norm: expected running_mean and running_var to be defined when use_input_stats is false");
   const I batch = input.sizes()[0], channels = input.sizes()[1];
   for (auto* x : {&weight, &bias, &running_mean, &running_var})
     if (*x && x->numel() != channels)
-      throw Error("instance_norm: " + std::to_string(channels) + " channels do not meet a parameter or statistic of " + std::to_string(x->numel()) + " elements");
+      throw Error("instance_norm: " + std::to_string(channels) + " channels do not meet a parameter or statistic of " +
+                  std::to_string(x->numel()) + " elements");
   Dims merged = input.sizes();
   merged[0] = 1;
   merged[1] = checked_mul(batch, channels);
@@ -233,7 +249,8 @@ Tensor instance_norm(T input, T weight, T bias, T running_mean, T running_var, b
 Dims normalized_rows(T input, const Dims& normalized_shape, bool keepdim) {
   const int inner = normalized_shape.size(), outer = input.dim() - inner;
   if (inner == 0 || outer < 0 || !(input.sizes().slice(outer, input.dim()) == normalized_shape))
-    throw Error("given normalized_shape=" + to_string(normalized_shape) + ", expected an input with these last sizes, found " + describe(input));
+    throw Error("given normalized_shape=" + to_string(normalized_shape) + ", expected an input with these last sizes, found " +
+                describe(input));
   Dims rows = input.sizes().slice(0, outer);
   for (int i = 0; keepdim && i < inner; ++i) rows.push_back(1);
   return rows;
@@ -243,7 +260,9 @@ Dims normalized_rows(T input, const Dims& normalized_shape, bool keepdim) {
 void sum_partials(I rows, I columns, Tensor& weight, Tensor& bias) {
   constexpr I kManyRows = 65536, kBlock = 32, kMostBlocks = 32768;
   const RunSettings& settings = runtime().settings;
-  if (!settings.kernel_scratch() || !settings.torch.norm_backward_partials() || rows <= kManyRows || columns / kBlock >= settings.device.multiprocessors / 2) return;
+  if (!settings.kernel_scratch() || !settings.torch.norm_backward_partials() || rows <= kManyRows ||
+      columns / kBlock >= settings.device.multiprocessors / 2)
+    return;
   const I pieces = std::min(ceil_div(rows, kBlock), kMostBlocks / ceil_div(columns, kBlock));
   auto partials = [&](T of) {
     CategoryScope category(Category::workspace);
@@ -265,14 +284,15 @@ using ThreeResults = std::tuple<Tensor, Tensor, Tensor>;
 ThreeResults native_layer_norm(T input, const Dims& normalized_shape, T weight, T bias, double) {
   const Dims rows = normalized_rows(input, normalized_shape, true);
   const I columns = normalized_shape.numel();
-  auto fn = node("NativeLayerNormBackward0", {input, weight, bias}, {bias, input, weight}, [columns](Backward& w, T b, T x, T k, T mean, T) {
-    const Tensor x_in = ops::contiguous_tensor(x);
-    if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype());
-    if (w.needs(1)) w.out[1] = empty(k.sizes(), k.dtype());
-    if (w.needs(2)) w.out[2] = empty(b.sizes(), b.dtype());
-    const Tensor grad = ops::contiguous_tensor(w.grad[0]);
-    sum_partials(mean.numel(), columns, w.out[1], w.out[2]);
-  });
+  auto fn =
+      node("NativeLayerNormBackward0", {input, weight, bias}, {bias, input, weight}, [columns](Backward& w, T b, T x, T k, T mean, T) {
+        const Tensor x_in = ops::contiguous_tensor(x);
+        if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype());
+        if (w.needs(1)) w.out[1] = empty(k.sizes(), k.dtype());
+        if (w.needs(2)) w.out[2] = empty(b.sizes(), b.dtype());
+        const Tensor grad = ops::contiguous_tensor(w.grad[0]);
+        sum_partials(mean.numel(), columns, w.out[1], w.out[2]);
+      });
   const DType acc = op_math_type(input.dtype());
   const Tensor x = ops::contiguous_tensor(detached(input));
   Tensor y = empty(input.sizes(), input.dtype());
@@ -282,8 +302,9 @@ ThreeResults native_layer_norm(T input, const Dims& normalized_shape, T weight, 
   return {y, mean, rstd};
 }
 const Op<ThreeResults(T, const Dims&, T, T, double)> native_layer_norm_op{
-    {"aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)", Autocast::fp32,
-     "bias, input, weight, mean, rstd", "derivatives.yaml native_layer_norm; native/cuda/layer_norm_kernel.cu"},
+    {"aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, "
+     "Tensor)",
+     Autocast::fp32, "bias, input, weight, mean, rstd", "derivatives.yaml native_layer_norm; native/cuda/layer_norm_kernel.cu"},
     native_layer_norm};
 
 Tensor layer_norm(T input, const Dims& normalized_shape, T weight, T bias, double eps, bool) {
@@ -309,14 +330,15 @@ TwoTensors fused_rms_norm(T input, const Dims& normalized_shape, T weight, std::
   return {y, rstd};
 }
 const Op<TwoTensors(T, const Dims&, T, std::optional<double>)> fused_rms_norm_op{
-    {"aten::_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)", Autocast::none, "input, weight, rstd",
-     "derivatives.yaml _fused_rms_norm; native/cuda/layer_norm_kernel.cu"},
+    {"aten::_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)", Autocast::none,
+     "input, weight, rstd", "derivatives.yaml _fused_rms_norm; native/cuda/layer_norm_kernel.cu"},
     fused_rms_norm};
 
 /// native/layer_norm.cpp rms_norm_composite; what is computed in which type changed with the releases.
 Tensor rms_norm_composite(T input, const Dims& normalized_shape, T weight) {
   const TorchVersion& torch = runtime().settings.torch;
-  const bool upcast = torch.rms_norm() != TorchVersion::RmsNorm::composite, late = torch.rms_norm() != TorchVersion::RmsNorm::composite_fp32_input;
+  const bool upcast = torch.rms_norm() != TorchVersion::RmsNorm::composite,
+             late = torch.rms_norm() != TorchVersion::RmsNorm::composite_fp32_input;
   Dims dims;
   for (int i = 1; i <= normalized_shape.size(); ++i) dims.push_back(-i);
   const Tensor x = upcast ? ops::to(input, op_math_type(input.dtype())) : input;
@@ -334,7 +356,8 @@ Tensor rms_norm_composite(T input, const Dims& normalized_shape, T weight) {
 
 Tensor rms_norm(T input, const Dims& normalized_shape, T weight, std::optional<double> eps) {
   normalized_rows(input, normalized_shape, false);
-  if (weight && !(weight.sizes() == normalized_shape)) throw Error("rms_norm: a weight of sizes " + to_string(weight.sizes()) + " for normalized_shape " + to_string(normalized_shape));
+  if (weight && !(weight.sizes() == normalized_shape))
+    throw Error("rms_norm: a weight of sizes " + to_string(weight.sizes()) + " for normalized_shape " + to_string(normalized_shape));
   const bool fused = runtime().settings.torch.rms_norm() == TorchVersion::RmsNorm::fused && (!weight || weight.dtype() == input.dtype()) &&
                      suggest_memory_format(input) == MemoryFormat::contiguous;
   if (fused) return std::get<0>(fused_rms_norm_op(input, normalized_shape, weight, eps));
@@ -365,7 +388,8 @@ void group_norm_backward(Backward& w, T x, T k, const Groups& g) {
 
 ThreeTensors native_group_norm(T input, T weight, T bias, I N, I C, I HxW, I group, double) {
   const Groups g{N, C, HxW, group};
-  auto fn = node("NativeGroupNormBackward0", {input, weight, bias}, {input, weight}, [g](Backward& w, T x, T k, T, T) { group_norm_backward(w, x, k, g); });
+  auto fn = node("NativeGroupNormBackward0", {input, weight, bias}, {input, weight},
+                 [g](Backward& w, T x, T k, T, T) { group_norm_backward(w, x, k, g); });
   const DType acc = op_math_type(input.dtype()), stats = weight ? weight.dtype() : input.dtype();
   const MemoryFormat format = suggest_memory_format(input);
   Tensor y = empty(input.sizes(), input.dtype(), format);
@@ -382,16 +406,20 @@ ThreeTensors native_group_norm(T input, T weight, T bias, I N, I C, I HxW, I gro
   return {y, mean, rstd};
 }
 const Op<ThreeTensors(T, T, T, I, I, I, I, double)> native_group_norm_op{
-    {"aten::native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)", Autocast::none,
-     "input, weight, mean, rstd", "derivatives.yaml native_group_norm; native/cuda/group_norm_kernel.cu"},
+    {"aten::native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> "
+     "(Tensor, Tensor, Tensor)",
+     Autocast::none, "input, weight, mean, rstd", "derivatives.yaml native_group_norm; native/cuda/group_norm_kernel.cu"},
     native_group_norm};
 
 Tensor group_norm(T input, I num_groups, T weight, T bias, double eps, bool) {
   if (input.dim() < 2 || num_groups <= 0 || input.sizes()[1] % num_groups != 0)
-    throw Error("group_norm: expected the number of channels to be divisible by num_groups = " + std::to_string(num_groups) + ", found " + describe(input));
+    throw Error("group_norm: expected the number of channels to be divisible by num_groups = " + std::to_string(num_groups) + ", found " +
+                describe(input));
   const I channels = input.sizes()[1];
   for (auto* x : {&weight, &bias})
-    if (*x && x->numel() != channels) throw Error("group_norm: " + std::to_string(channels) + " channels do not meet a parameter of " + std::to_string(x->numel()) + " elements");
+    if (*x && x->numel() != channels)
+      throw Error("group_norm: " + std::to_string(channels) + " channels do not meet a parameter of " + std::to_string(x->numel()) +
+                  " elements");
   const MemoryFormat format = runtime().settings.torch.group_norm_channels_last() ? suggest_memory_format(input) : MemoryFormat::contiguous;
   const Tensor x = ops::contiguous(input, format);
   return std::get<0>(native_group_norm_op(x, weight, bias, x.sizes()[0], channels, x.sizes().slice(2, x.dim()).numel(), num_groups, eps));
@@ -401,25 +429,29 @@ Tensor group_norm(T input, I num_groups, T weight, T bias, double eps, bool) {
 
 namespace ops {
 const Op<Tensor(T, T, T, T, T, bool, double, double, bool)> batch_norm{
-    {"aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool "
+    {"aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float "
+     "momentum, float eps, bool "
      "cudnn_enabled) -> Tensor",
      Autocast::none, "", kBatchNorm},
     memest::batch_norm};
 const Op<Tensor(T, T, T, T, T, bool, double, double, bool)> instance_norm{
-    {"aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool "
+    {"aten::instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, "
+     "float momentum, float eps, bool "
      "cudnn_enabled) -> Tensor",
      Autocast::none, "", "native/Normalization.cpp instance_norm"},
     memest::instance_norm};
 const Op<Tensor(T, const Dims&, T, T, double, bool)> layer_norm{
-    {"aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enable=True) -> Tensor", Autocast::fp32, "",
-     "native/layer_norm.cpp layer_norm"},
+    {"aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool "
+     "cudnn_enable=True) -> Tensor",
+     Autocast::fp32, "", "native/layer_norm.cpp layer_norm"},
     memest::layer_norm};
 const Op<Tensor(T, const Dims&, T, std::optional<double>)> rms_norm{
-    {"aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor", Autocast::none, "", "native/layer_norm.cpp rms_norm_symint"},
+    {"aten::rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor", Autocast::none, "",
+     "native/layer_norm.cpp rms_norm_symint"},
     memest::rms_norm};
-const Op<Tensor(T, std::int64_t, T, T, double, bool)> group_norm{
-    {"aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enabled=True) -> Tensor", Autocast::fp32, "",
-     "native/group_norm.cpp group_norm"},
-    memest::group_norm};
+const Op<Tensor(T, std::int64_t, T, T, double, bool)> group_norm{{"aten::group_norm(Tensor input, int num_groups, Tensor? weight=None, "
+                                                                  "Tensor? bias=None, float eps=1e-05, bool cudnn_enabled=True) -> Tensor",
+                                                                  Autocast::fp32, "", "native/group_norm.cpp group_norm"},
+                                                                 memest::group_norm};
 }  // namespace ops
 }  // namespace memest

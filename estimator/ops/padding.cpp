@@ -1,4 +1,5 @@
-// Sources: derivatives.yaml; aten/src/ATen/native/{PadNd.cpp,ReflectionPad.cpp,ReplicationPadding.cpp}, native/cuda/{ReflectionPad,ReplicationPadding}.cu of 2.15.
+// Sources: derivatives.yaml; aten/src/ATen/native/{PadNd.cpp,ReflectionPad.cpp,ReplicationPadding.cpp},
+// native/cuda/{ReflectionPad,ReplicationPadding}.cu of 2.15.
 #include <fmt/format.h>
 
 #include "ops/copy.h"
@@ -14,12 +15,16 @@ using I = std::int64_t;
 Dims padded_sizes(const char* name, T self, const Dims& pad) {
   const int n = self.dim();
   if (pad.size() % 2 != 0) throw Error(fmt::format("{}: length of pad must be even, found {}", name, to_string(pad)));
-  if (pad.size() / 2 > n) throw Error(fmt::format("{}: length of pad should be no more than twice the number of dimensions of the input, found {} for {}", name, to_string(pad), describe(self)));
+  if (pad.size() / 2 > n)
+    throw Error(fmt::format("{}: length of pad should be no more than twice the number of dimensions of the input, found {} for {}", name,
+                            to_string(pad), describe(self)));
   Dims sizes = self.sizes();
   for (int i = 0; i < pad.size() / 2; ++i) {
     I& size = sizes[n - 1 - i];
     size = checked_add(size, checked_add(pad[2 * i], pad[2 * i + 1]));
-    if (size < 0) throw Error(fmt::format("{}: the input {} and the padding {} result in a negative output size", name, to_string(self.sizes()), to_string(pad)));
+    if (size < 0)
+      throw Error(fmt::format("{}: the input {} and the padding {} result in a negative output size", name, to_string(self.sizes()),
+                              to_string(pad)));
   }
   return sizes;
 }
@@ -36,7 +41,15 @@ Tensor cropped(T self, const Dims& pad) {
   for (int i = 0; i < pad.size() / 2; ++i) {
     const int d = self.dim() - 1 - i;
     const I left = std::max<I>(0, -pad[2 * i]), right = std::max<I>(0, -pad[2 * i + 1]), n = x.sizes()[d];
-    if (left || right) x = share(x, [&] { Dims s = x.sizes(); s[d] = n - left - right; return s; }(), x.strides(), x->offset + left * x.strides()[d]);
+    if (left || right)
+      x = share(
+          x,
+          [&] {
+            Dims s = x.sizes();
+            s[d] = n - left - right;
+            return s;
+          }(),
+          x.strides(), x->offset + left * x.strides()[d]);
   }
   return x;
 }
@@ -64,14 +77,17 @@ Tensor border_pad(T self, const Dims& padding) {
   constexpr const char* names[2][3] = {{"ReflectionPad1DBackward0", "ReflectionPad2DBackward0", "ReflectionPad3DBackward0"},
                                        {"ReplicationPad1DBackward0", "ReplicationPad2DBackward0", "ReplicationPad3DBackward0"}};
   const std::string name = fmt::format("{}_pad{}d", Kind == Border::reflect ? "reflection" : "replication", Spatial);
-  if (padding.size() != 2 * Spatial) throw Error(fmt::format("{}: padding size is expected to be {}, but got: {}", name, 2 * Spatial, padding.size()));
-  if (self.dim() != Spatial + 1 && self.dim() != Spatial + 2) throw Error(fmt::format("{}: expected a {}D or {}D input, found {}", name, Spatial + 1, Spatial + 2, describe(self)));
+  if (padding.size() != 2 * Spatial)
+    throw Error(fmt::format("{}: padding size is expected to be {}, but got: {}", name, 2 * Spatial, padding.size()));
+  if (self.dim() != Spatial + 1 && self.dim() != Spatial + 2)
+    throw Error(fmt::format("{}: expected a {}D or {}D input, found {}", name, Spatial + 1, Spatial + 2, describe(self)));
   const Dims sizes = padded_sizes(name.c_str(), self, padding);
   if constexpr (Kind == Border::reflect)
     for (int i = 0; i < 2 * Spatial; ++i)
       if (padding[i] >= self.size(-1 - i / 2))
-        throw Error(fmt::format("{}: padding size should be less than the corresponding input dimension, but got padding {} at dimension {} of input {}", name, padding[i],
-                                self.dim() - 1 - i / 2, to_string(self.sizes())));
+        throw Error(fmt::format(
+            "{}: padding size should be less than the corresponding input dimension, but got padding {} at dimension {} of input {}", name,
+            padding[i], self.dim() - 1 - i / 2, to_string(self.sizes())));
   auto fn = node(names[int(Kind)][Spatial - 1], {self}, {self}, [](Backward& w, T x) {
     w.out[0] = empty(x.sizes(), x.dtype());
     const Tensor grad = copies ? ops::contiguous_tensor(w.grad[0]) : Tensor();
@@ -81,9 +97,9 @@ Tensor border_pad(T self, const Dims& padding) {
   fn.outputs({y});
   return y;
 }
-#define MEMEST_PAD(NAME, KIND, N, SIDES)                                                                                              \
+#define MEMEST_PAD(NAME, KIND, N, SIDES)                                                                                                 \
   const Op NAME##_pad##N##d_op{{"aten::" #NAME "_pad" #N "d(Tensor self, SymInt[" #SIDES "] padding) -> Tensor", Autocast::none, "self", \
-                                "derivatives.yaml " #NAME "_pad" #N "d; native/cuda/" KIND "Pad*.cu"},                               \
+                                "derivatives.yaml " #NAME "_pad" #N "d; native/cuda/" KIND "Pad*.cu"},                                   \
                                border_pad<Border::MEMEST_BORDER_##NAME, N>};
 #define MEMEST_BORDER_reflection reflect
 #define MEMEST_BORDER_replication replicate
@@ -98,7 +114,8 @@ MEMEST_PAD(replication, "Replication", 3, 6)
 /// _pad_circular: the middle is copied in, then each side from what is there.
 Tensor pad_circular(T self, const Dims& pad) {
   const int spatial = self.dim() - 2;
-  if (spatial < 1 || pad.size() != 2 * spatial) throw Error(fmt::format("circular padding of {} takes {} values, found {}", describe(self), 2 * std::max(spatial, 1), to_string(pad)));
+  if (spatial < 1 || pad.size() != 2 * spatial)
+    throw Error(fmt::format("circular padding of {} takes {} values, found {}", describe(self), 2 * std::max(spatial, 1), to_string(pad)));
   const Dims sizes = padded_sizes("_pad_circular", self, pad);
   for (int i = 0; i < pad.size(); ++i)
     if (pad[i] > self.size(-1 - i / 2)) throw Error("padding value causes wrapping around more than once: " + to_string(pad));
@@ -125,7 +142,9 @@ Tensor pad_circular(T self, const Dims& pad) {
   }
   return out;
 }
-const Op pad_circular_op{{"aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", Autocast::none, "", "native/PadNd.cpp _pad_circular_symint"}, pad_circular};
+const Op pad_circular_op{
+    {"aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", Autocast::none, "", "native/PadNd.cpp _pad_circular_symint"},
+    pad_circular};
 
 Tensor pad_of(T self, const Dims& pad, const std::string& mode, std::optional<double> value) {
   if (mode == "constant") return ops::constant_pad_nd(self, pad, value.value_or(0));
@@ -139,16 +158,20 @@ Tensor pad_of(T self, const Dims& pad, const std::string& mode, std::optional<do
     if (mode == "replicate") return (*replication[spatial - 1])(self, pad);
     throw Error("unrecognised padding mode '" + mode + "'", "modes are constant, reflect, replicate and circular");
   }
-  throw Error(fmt::format("only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: {} padded by {} ({})", describe(self), to_string(pad), mode));
+  throw Error(fmt::format("only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now: {} padded by {} ({})",
+                          describe(self), to_string(pad), mode));
 }
 
 }  // namespace
 
 namespace ops {
 const Op<Tensor(T, const Dims&, const Scalar&)> constant_pad_nd{
-    {"aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor", Autocast::none, "", "derivatives.yaml constant_pad_nd; native/PadNd.cpp"},
+    {"aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor", Autocast::none, "",
+     "derivatives.yaml constant_pad_nd; native/PadNd.cpp"},
     memest::constant_pad_nd};
 const Op<Tensor(T, const Dims&, const std::string&, std::optional<double>)> pad{
-    {"aten::pad(Tensor self, SymInt[] pad, str mode=\"constant\", float? value=None) -> Tensor", Autocast::none, "", "native/PadNd.cpp pad_symint"}, memest::pad_of};
+    {"aten::pad(Tensor self, SymInt[] pad, str mode=\"constant\", float? value=None) -> Tensor", Autocast::none, "",
+     "native/PadNd.cpp pad_symint"},
+    memest::pad_of};
 }  // namespace ops
 }  // namespace memest

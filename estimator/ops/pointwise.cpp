@@ -1,4 +1,5 @@
-// The four rules of arithmetic (aten/src/ATen/native/BinaryOps.cpp; derivatives.yaml; FunctionsManual.cpp mul_tensor_backward, div_tensor_*).
+// The four rules of arithmetic (aten/src/ATen/native/BinaryOps.cpp; derivatives.yaml; FunctionsManual.cpp mul_tensor_backward,
+// div_tensor_*).
 #include "ops/pointwise.h"
 
 #include "ops/copy.h"
@@ -92,8 +93,12 @@ Tensor times(T gradient, T factor, DType input) {
   if (!is_complex(factor.dtype())) return of_type(ops::binary("aten::mul", gradient, factor), input);
   return of_type(gradient * Lazy(factor).conj(), input);
 }
-constexpr BinaryRule kMul{"MulBackward0", promote, [](T g, T, T other, T) { return times(g, other, DType::complex128); }, uses_other,
-                          [](T g, T self, T, T) { return times(g, self, DType::complex128); }, uses_self};
+constexpr BinaryRule kMul{"MulBackward0",
+                          promote,
+                          [](T g, T, T other, T) { return times(g, other, DType::complex128); },
+                          uses_other,
+                          [](T g, T self, T, T) { return times(g, self, DType::complex128); },
+                          uses_self};
 
 /// mul as the hot path: one kernel for each gradient.
 Tensor mul(T self, T other) {
@@ -108,14 +113,18 @@ Tensor mul(T self, T other) {
 }
 
 Tensor over(T gradient, T divisor) { return gradient / Lazy(divisor).conj(); }
-constexpr BinaryRule kDiv{"DivBackward0", promote_float, [](T g, T, T other, T) { return over(g, other); }, uses_other,
+constexpr BinaryRule kDiv{"DivBackward0",
+                          promote_float,
+                          [](T g, T, T other, T) { return over(g, other); },
+                          uses_other,
                           [](T g, T self, T other, T) -> Tensor { return -Lazy(g) * ((Lazy(self) / other) / other).conj(); },
                           uses_self | uses_other};
 Tensor div(T self, T other) {
-  auto fn = node("DivBackward0", {self, other}, {save_if(self, other), other}, [a = self.dtype(), b = other.dtype()](Backward& w, T x, T y) {
-    if (w.needs(1)) w.out[1] = of_type(kDiv.other_gradient(w.grad[0], x, y, {}), b);
-    if (w.needs(0)) w.out[0] = of_type(over(w.grad[0], y), a);
-  });
+  auto fn =
+      node("DivBackward0", {self, other}, {save_if(self, other), other}, [a = self.dtype(), b = other.dtype()](Backward& w, T x, T y) {
+        if (w.needs(1)) w.out[1] = of_type(kDiv.other_gradient(w.grad[0], x, y, {}), b);
+        if (w.needs(0)) w.out[0] = of_type(over(w.grad[0], y), a);
+      });
   Tensor y = elementwise({self, other}, promote_float(self, other));
   fn.outputs({y});
   return y;
@@ -154,26 +163,31 @@ Tensor div_scalar_mode_(T self, const Scalar& other, const std::optional<std::st
 
 // ---- records -------------------------------------------------------------------------------------------------------------
 
-#define MEMEST_ADD_LIKE(NAME, OUT, SCALAR_NODE, NEGATIVE, IN_PLACE)                                                                        \
-  const Op NAME##_scalar{{"aten::" #NAME ".Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, \
-                         with_number<SCALAR_NODE, NEGATIVE>};
+#define MEMEST_ADD_LIKE(NAME, OUT, SCALAR_NODE, NEGATIVE, IN_PLACE)                                                       \
+  const Op NAME##_scalar{                                                                                                 \
+      {"aten::" #NAME ".Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, \
+      with_number<SCALAR_NODE, NEGATIVE>};
 MEMEST_ADD_LIKE(add, add, "AddBackward1", false, add_)
 MEMEST_ADD_LIKE(sub, sub, "SubBackward1", false, sub_)
 MEMEST_ADD_LIKE(rsub, rsub, "RsubBackward1", true, rsub_)
 MEMEST_ADD_LIKE(subtract, sub, "SubBackward1", false, sub_)
 #undef MEMEST_ADD_LIKE
-const Op add_scalar_in_place{{"aten::add_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
-                             with_number_<"AddBackward1">};
-const Op sub_scalar_in_place{{"aten::sub_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
-                             with_number_<"SubBackward1">};
+const Op add_scalar_in_place{
+    {"aten::add_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    with_number_<"AddBackward1">};
+const Op sub_scalar_in_place{
+    {"aten::sub_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    with_number_<"SubBackward1">};
 const Op subtract_scalar_in_place{
     {"aten::subtract_.Scalar(Tensor(a!) self, Scalar other, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
     with_number_<"SubBackward1">};
-const Op rsub_tensor{{"aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, rsub};
-const Op subtract_tensor{{"aten::subtract.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource},
-                         memest::sub};
+const Op rsub_tensor{{"aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource},
+                     rsub};
+const Op subtract_tensor{
+    {"aten::subtract.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::sub};
 const Op subtract_in_place{
-    {"aten::subtract_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::sub_};
+    {"aten::subtract_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    memest::sub_};
 
 const WithScalar<"mul", ".Scalar", kMul, "MulBackward1"> mul_scalar{"", kBinarySource};
 const WithScalar<"div", ".Scalar", kDiv, "DivBackward1"> div_scalar{"", kBinarySource};
@@ -184,17 +198,19 @@ const Binary<"multiply", ".Tensor", kMul> multiply{"self, other", kBinarySource}
 const Binary<"divide", ".Tensor", kDiv> divide{"self, other", kBinarySource};
 const Binary<"true_divide", ".Tensor", kDiv> true_divide{"self, other", kBinarySource};
 
-#define MEMEST_DIV_MODE(NAME)                                                                                                            \
-  const Op NAME##_mode_op{                                                                                                               \
-      {"aten::" #NAME ".Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor", Autocast::none, "", kBinarySource}, div_mode}; \
-  const Op NAME##_scalar_mode_op{                                                                                                        \
-      {"aten::" #NAME ".Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor", Autocast::none, "", kBinarySource},     \
+#define MEMEST_DIV_MODE(NAME)                                                                                                         \
+  const Op NAME##_mode_op{                                                                                                            \
+      {"aten::" #NAME ".Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor", Autocast::none, "", kBinarySource}, \
+      div_mode};                                                                                                                      \
+  const Op NAME##_scalar_mode_op{                                                                                                     \
+      {"aten::" #NAME ".Scalar_mode(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor", Autocast::none, "", kBinarySource}, \
       div_scalar_mode};
 MEMEST_DIV_MODE(div)
 MEMEST_DIV_MODE(divide)
 #undef MEMEST_DIV_MODE
 const Op div_mode_in_place{
-    {"aten::div_.Tensor_mode(Tensor(a!) self, Tensor other, *, str? rounding_mode) -> Tensor(a!)", Autocast::none, "", kBinarySource}, div_mode_};
+    {"aten::div_.Tensor_mode(Tensor(a!) self, Tensor other, *, str? rounding_mode) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    div_mode_};
 const Op div_scalar_mode_in_place{
     {"aten::div_.Scalar_mode(Tensor(a!) self, Scalar other, *, str? rounding_mode) -> Tensor(a!)", Autocast::none, "", kBinarySource},
     div_scalar_mode_};
@@ -202,14 +218,22 @@ const Op div_scalar_mode_in_place{
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T, T, const Scalar&)> add{{"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::add};
-const Op<Tensor(T, T, const Scalar&)> sub{{"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::sub};
-const Op<Tensor(T, T)> mul{{"aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource}, memest::mul};
-const Op<Tensor(T, T)> div{{"aten::div.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource}, memest::div};
-const Op<Tensor(T, T, const Scalar&)> add_{{"aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::add_};
-const Op<Tensor(T, T, const Scalar&)> sub_{{"aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::sub_};
-const Op<Tensor(T, T)> mul_{{"aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, binary_op_<kMul>};
-const Op<Tensor(T, T)> div_{{"aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, binary_op_<kDiv>};
+const Op<Tensor(T, T, const Scalar&)> add{
+    {"aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::add};
+const Op<Tensor(T, T, const Scalar&)> sub{
+    {"aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", Autocast::none, "", kBinarySource}, memest::sub};
+const Op<Tensor(T, T)> mul{{"aten::mul.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource},
+                           memest::mul};
+const Op<Tensor(T, T)> div{{"aten::div.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource},
+                           memest::div};
+const Op<Tensor(T, T, const Scalar&)> add_{
+    {"aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::add_};
+const Op<Tensor(T, T, const Scalar&)> sub_{
+    {"aten::sub_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)", Autocast::none, "", kBinarySource}, memest::sub_};
+const Op<Tensor(T, T)> mul_{
+    {"aten::mul_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, binary_op_<kMul>};
+const Op<Tensor(T, T)> div_{
+    {"aten::div_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "self, other", kBinarySource}, binary_op_<kDiv>};
 
 Tensor mul_scalar(T x, const Scalar& number) { return mul(x, wrapped_number(number.dtype())); }
 Tensor add_scalar(T x, const Scalar& number) { return add(x, wrapped_number(number.dtype()), 1); }

@@ -1,4 +1,5 @@
-// Elementwise arithmetic and functions of one tensor that C++ code calls; all records stand in pointwise, unary, binary, comparison and selection.
+// Elementwise arithmetic and functions of one tensor that C++ code calls; all records stand in pointwise, unary, binary, comparison and
+// selection.
 #pragma once
 #include "ops/activation.h"
 #include "ops/op.h"

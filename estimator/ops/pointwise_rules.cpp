@@ -24,8 +24,10 @@ Tensor apply_unary_(const char* name, Keeps kept, UnaryGradient gradient, T self
   auto fn = node(name, std::span(&self, 1), kept == Keeps::result ? std::span<const Tensor>() : std::span(&original, 1),
                  [gradient](Backward& w, T x) { w.out[0] = gradient(w.grad[0], x); });
   original.reset();
-  if (kept == Keeps::result) fn.in_place(self, {self});
-  else fn.in_place(self);
+  if (kept == Keeps::result)
+    fn.in_place(self, {self});
+  else
+    fn.in_place(self);
   return self;
 }
 
@@ -62,8 +64,10 @@ Tensor apply_binary(const BinaryRule& rule, T self, T other) {
   const DType type = rule.type(self, other);
   if (!differentiable(rule)) return elementwise({self, other}, type);
   const bool self_grad = self.requires_grad(), other_grad = other.requires_grad();
-  auto fn = node(rule.node, {self, other}, {keeps(rule, uses_self, self_grad, other_grad) ? self : Tensor(), keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor()},
-                 binary_formula(rule));
+  auto fn = node(
+      rule.node, {self, other},
+      {keeps(rule, uses_self, self_grad, other_grad) ? self : Tensor(), keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor()},
+      binary_formula(rule));
   Tensor y = elementwise({self, other}, type);
   fn.outputs({y}, {keeps(rule, uses_result, self_grad, other_grad) ? y : Tensor()});
   return y;
@@ -77,7 +81,8 @@ Tensor apply_binary_(const BinaryRule& rule, T self, T other) {
   }
   const bool self_grad = self.requires_grad(), other_grad = other.requires_grad();
   Tensor original = original_of(self, keeps(rule, uses_self, self_grad, other_grad));
-  auto fn = node(rule.node, {self, other}, {original, keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor()}, binary_formula(rule));
+  auto fn =
+      node(rule.node, {self, other}, {original, keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor()}, binary_formula(rule));
   original.reset();
   fn.in_place(self, {keeps(rule, uses_result, self_grad, other_grad) ? self : Tensor()});
   return self;

@@ -80,7 +80,8 @@ struct Unary {
 template <Text Name, Keeps Kept, UnaryGradient Gradient>
 struct UnaryInPlace {
   static constexpr auto kInPlace = Text("aten::") + Name + Text("_(Tensor(a!) self) -> Tensor(a!)");
-  explicit UnaryInPlace(const char* source) : in_place({kInPlace.value, Autocast::none, saves(Kept), source}, unary_op_<Name, Kept, Gradient>) {}
+  explicit UnaryInPlace(const char* source)
+      : in_place({kInPlace.value, Autocast::none, saves(Kept), source}, unary_op_<Name, Kept, Gradient>) {}
   const Op<Tensor(T)> in_place;
 };
 /// Only "aten::NAME".
@@ -140,13 +141,15 @@ struct Binary {
   static constexpr auto kOut = Text("aten::") + Name + Overload + Text("(Tensor self, Tensor other) -> Tensor");
   static constexpr auto kInPlace = Text("aten::") + Name + Text("_") + Overload + Text("(Tensor(a!) self, Tensor other) -> Tensor(a!)");
   explicit Binary(const char* saved, const char* source, Autocast autocast = Autocast::none)
-      : out({kOut.value, autocast, saved, source}, binary_op<Rule>), in_place({kInPlace.value, Autocast::none, saved, source}, binary_op_<Rule>) {}
+      : out({kOut.value, autocast, saved, source}, binary_op<Rule>),
+        in_place({kInPlace.value, Autocast::none, saved, source}, binary_op_<Rule>) {}
   const Op<Tensor(T, T)> out, in_place;
 };
 template <Text Name, Text Overload, const BinaryRule& Rule>
 struct BinaryOut {
   static constexpr auto kOut = Text("aten::") + Name + Overload + Text("(Tensor self, Tensor other) -> Tensor");
-  explicit BinaryOut(const char* saved, const char* source, Autocast autocast = Autocast::none) : out({kOut.value, autocast, saved, source}, binary_op<Rule>) {}
+  explicit BinaryOut(const char* saved, const char* source, Autocast autocast = Autocast::none)
+      : out({kOut.value, autocast, saved, source}, binary_op<Rule>) {}
   const Op<Tensor(T, T)> out;
 };
 /// The same with a number: "aten::NAMEOVERLOAD(Tensor self, Scalar other) -> Tensor", ".Scalar" as a rule. Node: "RemainderBackward0".
@@ -155,7 +158,8 @@ struct WithScalar {
   static constexpr auto kOut = Text("aten::") + Name + Overload + Text("(Tensor self, Scalar other) -> Tensor");
   static constexpr auto kInPlace = Text("aten::") + Name + Text("_") + Overload + Text("(Tensor(a!) self, Scalar other) -> Tensor(a!)");
   explicit WithScalar(const char* saved, const char* source, Autocast autocast = Autocast::none)
-      : out({kOut.value, autocast, saved, source}, scalar_op<Rule, Node>), in_place({kInPlace.value, Autocast::none, saved, source}, scalar_op_<Rule, Node>) {}
+      : out({kOut.value, autocast, saved, source}, scalar_op<Rule, Node>),
+        in_place({kInPlace.value, Autocast::none, saved, source}, scalar_op_<Rule, Node>) {}
   const Op<Tensor(T, const Scalar&)> out, in_place;
 };
 

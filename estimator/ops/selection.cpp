@@ -26,7 +26,8 @@ Tensor where_self(T condition, T self, T other) {
   fn.outputs({y});
   return y;
 }
-const Op where_self_op{{"aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor", Autocast::none, "condition", kWhere}, where_self};
+const Op where_self_op{{"aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor", Autocast::none, "condition", kWhere},
+                       where_self};
 /// The number becomes a tensor on the device, of the result's type.
 Tensor where_self_number(T condition, const Scalar& self, T other) {
   Tensor number = empty({}, ResultType().add(other).add(self).get());
@@ -41,9 +42,12 @@ Tensor where_numbers(T condition, const Scalar& self, const Scalar& other) {
   Tensor a = empty({}, type), b = empty({}, type);
   return where_self_op(condition, a, b);
 }
-const Op where_self_number_op{{"aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor", Autocast::none, "", kWhere}, where_self_number};
-const Op where_other_number_op{{"aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor", Autocast::none, "", kWhere}, where_other_number};
-const Op where_numbers_op{{"aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", Autocast::none, "", kWhere}, where_numbers};
+const Op where_self_number_op{{"aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor", Autocast::none, "", kWhere},
+                              where_self_number};
+const Op where_other_number_op{
+    {"aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor", Autocast::none, "", kWhere}, where_other_number};
+const Op where_numbers_op{{"aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", Autocast::none, "", kWhere},
+                          where_numbers};
 
 // ---- masked_fill -----------------------------------------------------------------------------------------------------------
 constexpr const char* kMaskedFill = "derivatives.yaml masked_fill; native/TensorAdvancedIndexing.cpp masked_fill";
@@ -76,10 +80,18 @@ Tensor masked_fill_number_(T self, T mask, const Scalar&) {
   node("MaskedFillBackward0", {self}, {mask}, [](Backward& w, T m) { w.out[0] = Lazy(w.grad[0]).masked_fill(m); }).in_place(self);
   return self;
 }
-const Op masked_fill_number_op{{"aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor", Autocast::none, "mask", kMaskedFill}, masked_fill_number};
-const Op masked_fill_value_op{{"aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor", Autocast::none, "mask", kMaskedFill}, masked_fill_value<false>};
-const Op masked_fill_number_in_place{{"aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)", Autocast::none, "mask", kMaskedFill}, masked_fill_number_};
-const Op masked_fill_value_in_place{{"aten::masked_fill_.Tensor(Tensor(a!) self, Tensor mask, Tensor value) -> Tensor(a!)", Autocast::none, "mask", kMaskedFill}, masked_fill_value<true>};
+const Op masked_fill_number_op{
+    {"aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor", Autocast::none, "mask", kMaskedFill},
+    masked_fill_number};
+const Op masked_fill_value_op{
+    {"aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor", Autocast::none, "mask", kMaskedFill},
+    masked_fill_value<false>};
+const Op masked_fill_number_in_place{
+    {"aten::masked_fill_.Scalar(Tensor(a!) self, Tensor mask, Scalar value) -> Tensor(a!)", Autocast::none, "mask", kMaskedFill},
+    masked_fill_number_};
+const Op masked_fill_value_in_place{
+    {"aten::masked_fill_.Tensor(Tensor(a!) self, Tensor mask, Tensor value) -> Tensor(a!)", Autocast::none, "mask", kMaskedFill},
+    masked_fill_value<true>};
 
 // ---- clamp with numbers ----------------------------------------------------------------------------------------------------
 using Bound = std::optional<Scalar>;
@@ -93,8 +105,10 @@ auto clamp_formula(bool min, bool max) {
       return;
     }
     const Tensor zero = empty({}, g.dtype());
-    if (min && max) w.out[0] = where(compare("aten::ge", x, 0).in_place("aten::logical_and_", {compare("aten::le", x, 0)}), g, zero);
-    else w.out[0] = where(compare(min ? "aten::ge" : "aten::le", x, 0), g, zero);
+    if (min && max)
+      w.out[0] = where(compare("aten::ge", x, 0).in_place("aten::logical_and_", {compare("aten::le", x, 0)}), g, zero);
+    else
+      w.out[0] = where(compare(min ? "aten::ge" : "aten::le", x, 0), g, zero);
   };
 }
 Tensor clamp(T self, const Bound& min, const Bound& max) {
@@ -120,7 +134,8 @@ Tensor clamp_(T self, const Bound& min, const Bound& max) {
 template <Text Node, bool InPlace>
 Tensor clamp_number(T self, const Scalar& bound) {
   Tensor original = InPlace ? original_of(self, self.requires_grad()) : Tensor();
-  auto fn = node(Node.value, {self}, {InPlace ? original : self}, [](Backward& w, T x) { w.out[0] = where(compare("aten::gt", x, 0), w.grad[0], scalar_like(w.grad[0])); });
+  auto fn = node(Node.value, {self}, {InPlace ? original : self},
+                 [](Backward& w, T x) { w.out[0] = where(compare("aten::gt", x, 0), w.grad[0], scalar_like(w.grad[0])); });
   original.reset();
   if constexpr (InPlace) {
     fn.in_place(self);
@@ -132,21 +147,31 @@ Tensor clamp_number(T self, const Scalar& bound) {
   }
 }
 const Op clamp_op{{"aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor", Autocast::none, "self", kClamp}, clamp};
-const Op clamp_in_place{{"aten::clamp_(Tensor(a!) self, Scalar? min=None, Scalar? max=None) -> Tensor(a!)", Autocast::none, "self", kClamp}, clamp_};
+const Op clamp_in_place{{"aten::clamp_(Tensor(a!) self, Scalar? min=None, Scalar? max=None) -> Tensor(a!)", Autocast::none, "self", kClamp},
+                        clamp_};
 const Op clip_op{{"aten::clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor", Autocast::none, "self", kClamp}, clamp};
-const Op clip_in_place{{"aten::clip_(Tensor(a!) self, Scalar? min=None, Scalar? max=None) -> Tensor(a!)", Autocast::none, "self", kClamp}, clamp_};
-const Op clamp_min_op{{"aten::clamp_min(Tensor self, Scalar min) -> Tensor", Autocast::none, "self", kClamp}, clamp_number<"ClampMinBackward0", false>};
-const Op clamp_max_op{{"aten::clamp_max(Tensor self, Scalar max) -> Tensor", Autocast::none, "self", kClamp}, clamp_number<"ClampMaxBackward0", false>};
-const Op clamp_min_in_place{{"aten::clamp_min_(Tensor(a!) self, Scalar min) -> Tensor(a!)", Autocast::none, "self", kClamp}, clamp_number<"ClampMinBackward0", true>};
-const Op clamp_max_in_place{{"aten::clamp_max_(Tensor(a!) self, Scalar max) -> Tensor(a!)", Autocast::none, "self", kClamp}, clamp_number<"ClampMaxBackward0", true>};
+const Op clip_in_place{{"aten::clip_(Tensor(a!) self, Scalar? min=None, Scalar? max=None) -> Tensor(a!)", Autocast::none, "self", kClamp},
+                       clamp_};
+const Op clamp_min_op{{"aten::clamp_min(Tensor self, Scalar min) -> Tensor", Autocast::none, "self", kClamp},
+                      clamp_number<"ClampMinBackward0", false>};
+const Op clamp_max_op{{"aten::clamp_max(Tensor self, Scalar max) -> Tensor", Autocast::none, "self", kClamp},
+                      clamp_number<"ClampMaxBackward0", false>};
+const Op clamp_min_in_place{{"aten::clamp_min_(Tensor(a!) self, Scalar min) -> Tensor(a!)", Autocast::none, "self", kClamp},
+                            clamp_number<"ClampMinBackward0", true>};
+const Op clamp_max_in_place{{"aten::clamp_max_(Tensor(a!) self, Scalar max) -> Tensor(a!)", Autocast::none, "self", kClamp},
+                            clamp_number<"ClampMaxBackward0", true>};
 
 // ---- clamp with tensors ----------------------------------------------------------------------------------------------------
 /// A tie shares the gradient between the input and the bound.
 Tensor clamp_tie(T g, T x, T bound) {
   return masked_in_place(where(compare("aten::eq", x, bound), Lazy(g) / 2, g), compare("aten::lt", x, bound));
 }
-constexpr BinaryRule kClampBound{"ClampMinBackward1", promote, [](T g, T x, T b, T) { return clamp_tie(g, x, b); }, uses_self | uses_other,
-                                 [](T g, T x, T b, T) { return clamp_tie(g, x, b); }, uses_self | uses_other};
+constexpr BinaryRule kClampBound{"ClampMinBackward1",
+                                 promote,
+                                 [](T g, T x, T b, T) { return clamp_tie(g, x, b); },
+                                 uses_self | uses_other,
+                                 [](T g, T x, T b, T) { return clamp_tie(g, x, b); },
+                                 uses_self | uses_other};
 
 Tensor mask(T a, T b) { return compare("aten::lt", a, b); }
 Lazy masks(T x, T min, T max, int count) {  // `count` comparisons of the input with the bounds in one expression
@@ -179,7 +204,8 @@ Tensor clamp_tensors(T self, T min, T max) {
   if (!min && !max) throw Error("clamp: at least one of min or max must not be None");
   if (!min || !max) return InPlace ? apply_binary_(kClampBound, self, min ? min : max) : apply_binary(kClampBound, self, min ? min : max);
   Tensor original = InPlace ? original_of(self, self.requires_grad() || min.requires_grad() || max.requires_grad()) : Tensor();
-  auto fn = node("ClampBackward0", {self, min, max}, {InPlace ? original : self, min, max}, [](Backward& w, T x, T a, T b) { clamp_both_backward(w, x, a, b); });
+  auto fn = node("ClampBackward0", {self, min, max}, {InPlace ? original : self, min, max},
+                 [](Backward& w, T x, T a, T b) { clamp_both_backward(w, x, a, b); });
   original.reset();
   if constexpr (InPlace) {
     fn.in_place(self);
@@ -190,13 +216,23 @@ Tensor clamp_tensors(T self, T min, T max) {
     return y;
   }
 }
-const Op clamp_tensors_op{{"aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor", Autocast::none, "self, min, max", kClamp}, clamp_tensors<false>};
-const Op clamp_tensors_in_place{{"aten::clamp_.Tensor(Tensor(a!) self, Tensor? min=None, Tensor? max=None) -> Tensor(a!)", Autocast::none, "self, min, max", kClamp}, clamp_tensors<true>};
-const Op clip_tensors_op{{"aten::clip.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor", Autocast::none, "self, min, max", kClamp}, clamp_tensors<false>};
-const Op clamp_min_tensor{{"aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor", Autocast::none, "self, min", kClamp}, binary_op<kClampBound>};
-const Op clamp_max_tensor{{"aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor", Autocast::none, "self, max", kClamp}, binary_op<kClampBound>};
-const Op clamp_min_tensor_in_place{{"aten::clamp_min_.Tensor(Tensor(a!) self, Tensor min) -> Tensor(a!)", Autocast::none, "self, min", kClamp}, binary_op_<kClampBound>};
-const Op clamp_max_tensor_in_place{{"aten::clamp_max_.Tensor(Tensor(a!) self, Tensor max) -> Tensor(a!)", Autocast::none, "self, max", kClamp}, binary_op_<kClampBound>};
+const Op clamp_tensors_op{
+    {"aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor", Autocast::none, "self, min, max", kClamp},
+    clamp_tensors<false>};
+const Op clamp_tensors_in_place{
+    {"aten::clamp_.Tensor(Tensor(a!) self, Tensor? min=None, Tensor? max=None) -> Tensor(a!)", Autocast::none, "self, min, max", kClamp},
+    clamp_tensors<true>};
+const Op clip_tensors_op{
+    {"aten::clip.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor", Autocast::none, "self, min, max", kClamp},
+    clamp_tensors<false>};
+const Op clamp_min_tensor{{"aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor", Autocast::none, "self, min", kClamp},
+                          binary_op<kClampBound>};
+const Op clamp_max_tensor{{"aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor", Autocast::none, "self, max", kClamp},
+                          binary_op<kClampBound>};
+const Op clamp_min_tensor_in_place{
+    {"aten::clamp_min_.Tensor(Tensor(a!) self, Tensor min) -> Tensor(a!)", Autocast::none, "self, min", kClamp}, binary_op_<kClampBound>};
+const Op clamp_max_tensor_in_place{
+    {"aten::clamp_max_.Tensor(Tensor(a!) self, Tensor max) -> Tensor(a!)", Autocast::none, "self, max", kClamp}, binary_op_<kClampBound>};
 
 // ---- addcmul, addcdiv ------------------------------------------------------------------------------------------------------
 constexpr const char* kPointwise = "derivatives.yaml; native/PointwiseOps.cpp";
@@ -204,17 +240,21 @@ constexpr const char* kPointwise = "derivatives.yaml; native/PointwiseOps.cpp";
 template <bool Divides, bool InPlace>
 Tensor addc(T self, T tensor1, T tensor2, const Scalar& value) {
   const bool one = tensor1.requires_grad(), two = tensor2.requires_grad();
-  auto fn = node(Divides ? "AddcdivBackward0" : "AddcmulBackward0", {self, tensor1, tensor2}, {two ? tensor1 : Tensor(), one || (Divides && two) ? tensor2 : Tensor()},
-                 [value](Backward& w, T a, T b) {
+  auto fn = node(Divides ? "AddcdivBackward0" : "AddcmulBackward0", {self, tensor1, tensor2},
+                 {two ? tensor1 : Tensor(), one || (Divides && two) ? tensor2 : Tensor()}, [value](Backward& w, T a, T b) {
                    T g = w.grad[0];
                    if (w.needs(0)) w.out[0] = g;
                    if (w.needs(1)) {
-                     if constexpr (Divides) w.out[1] = g * (value / Lazy(b)).conj();
-                     else w.out[1] = g * (Lazy(b) * value).conj();
+                     if constexpr (Divides)
+                       w.out[1] = g * (value / Lazy(b)).conj();
+                     else
+                       w.out[1] = g * (Lazy(b) * value).conj();
                    }
                    if (w.needs(2)) {
-                     if constexpr (Divides) w.out[2] = -Lazy(g) * (value * Lazy(a) / (Lazy(b) * b)).conj();
-                     else w.out[2] = g * (Lazy(a) * value).conj();
+                     if constexpr (Divides)
+                       w.out[2] = -Lazy(g) * (value * Lazy(a) / (Lazy(b) * b)).conj();
+                     else
+                       w.out[2] = g * (Lazy(a) * value).conj();
                    }
                  });
   if constexpr (InPlace) {
@@ -226,10 +266,18 @@ Tensor addc(T self, T tensor1, T tensor2, const Scalar& value) {
     return y;
   }
 }
-const Op addcmul_op{{"aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", Autocast::promote, "tensor1, tensor2", kPointwise}, addc<false, false>};
-const Op addcdiv_op{{"aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", Autocast::promote, "tensor1, tensor2", kPointwise}, addc<true, false>};
-const Op addcmul_in_place{{"aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)", Autocast::none, "tensor1, tensor2", kPointwise}, addc<false, true>};
-const Op addcdiv_in_place{{"aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)", Autocast::none, "tensor1, tensor2", kPointwise}, addc<true, true>};
+const Op addcmul_op{{"aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", Autocast::promote,
+                     "tensor1, tensor2", kPointwise},
+                    addc<false, false>};
+const Op addcdiv_op{{"aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor", Autocast::promote,
+                     "tensor1, tensor2", kPointwise},
+                    addc<true, false>};
+const Op addcmul_in_place{{"aten::addcmul_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)",
+                           Autocast::none, "tensor1, tensor2", kPointwise},
+                          addc<false, true>};
+const Op addcdiv_in_place{{"aten::addcdiv_(Tensor(a!) self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor(a!)",
+                           Autocast::none, "tensor1, tensor2", kPointwise},
+                          addc<true, true>};
 
 // ---- lerp ------------------------------------------------------------------------------------------------------------------
 constexpr const char* kLerp = "derivatives.yaml lerp; native/Lerp.cpp";
@@ -238,12 +286,17 @@ template <bool InPlace>
 Tensor lerp_tensor(T self, T end, T weight) {
   const bool of_weight = weight.requires_grad();
   Tensor original = InPlace ? original_of(self, of_weight) : Tensor();
-  auto fn = node("LerpBackward1", {self, end, weight}, {InPlace ? original : of_weight ? self : Tensor(), of_weight ? end : Tensor(), weight}, [](Backward& w, T a, T b, T t) {
-    T g = w.grad[0];
-    if (w.needs(1)) w.out[1] = g * Lazy(t).conj();
-    if (w.needs(0)) w.out[0] = g * (1 - Lazy(t)).conj();
-    if (w.needs(2)) w.out[2] = g * (Lazy(b) - a).conj();
-  });
+  auto fn = node("LerpBackward1", {self, end, weight},
+                 {InPlace     ? original
+                  : of_weight ? self
+                              : Tensor(),
+                  of_weight ? end : Tensor(), weight},
+                 [](Backward& w, T a, T b, T t) {
+                   T g = w.grad[0];
+                   if (w.needs(1)) w.out[1] = g * Lazy(t).conj();
+                   if (w.needs(0)) w.out[0] = g * (1 - Lazy(t)).conj();
+                   if (w.needs(2)) w.out[2] = g * (Lazy(b) - a).conj();
+                 });
   original.reset();
   if constexpr (InPlace) {
     fn.in_place(self);
@@ -269,10 +322,15 @@ Tensor lerp_number(T self, T end, const Scalar&) {
     return y;
   }
 }
-const Op lerp_tensor_op{{"aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor", Autocast::none, "self, end, weight", kLerp}, lerp_tensor<false>};
-const Op lerp_number_op{{"aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor", Autocast::none, "", kLerp}, lerp_number<false>};
-const Op lerp_tensor_in_place{{"aten::lerp_.Tensor(Tensor(a!) self, Tensor end, Tensor weight) -> Tensor(a!)", Autocast::none, "self, end, weight", kLerp}, lerp_tensor<true>};
-const Op lerp_number_in_place{{"aten::lerp_.Scalar(Tensor(a!) self, Tensor end, Scalar weight) -> Tensor(a!)", Autocast::none, "", kLerp}, lerp_number<true>};
+const Op lerp_tensor_op{{"aten::lerp.Tensor(Tensor self, Tensor end, Tensor weight) -> Tensor", Autocast::none, "self, end, weight", kLerp},
+                        lerp_tensor<false>};
+const Op lerp_number_op{{"aten::lerp.Scalar(Tensor self, Tensor end, Scalar weight) -> Tensor", Autocast::none, "", kLerp},
+                        lerp_number<false>};
+const Op lerp_tensor_in_place{
+    {"aten::lerp_.Tensor(Tensor(a!) self, Tensor end, Tensor weight) -> Tensor(a!)", Autocast::none, "self, end, weight", kLerp},
+    lerp_tensor<true>};
+const Op lerp_number_in_place{{"aten::lerp_.Scalar(Tensor(a!) self, Tensor end, Scalar weight) -> Tensor(a!)", Autocast::none, "", kLerp},
+                              lerp_number<true>};
 
 // ---- fill ------------------------------------------------------------------------------------------------------------------
 constexpr const char* kFill = "derivatives.yaml fill; native/Fill.cpp";
@@ -310,7 +368,8 @@ Tensor zero_(T self) {
 const Op fill_number_op{{"aten::fill.Scalar(Tensor self, Scalar value) -> Tensor", Autocast::none, "", kFill}, fill_number};
 const Op fill_value_op{{"aten::fill.Tensor(Tensor self, Tensor value) -> Tensor", Autocast::none, "", kFill}, fill_value<false>};
 const Op fill_number_in_place{{"aten::fill_.Scalar(Tensor(a!) self, Scalar value) -> Tensor(a!)", Autocast::none, "", kFill}, fill_number_};
-const Op fill_value_in_place{{"aten::fill_.Tensor(Tensor(a!) self, Tensor value) -> Tensor(a!)", Autocast::none, "", kFill}, fill_value<true>};
+const Op fill_value_in_place{{"aten::fill_.Tensor(Tensor(a!) self, Tensor value) -> Tensor(a!)", Autocast::none, "", kFill},
+                             fill_value<true>};
 const Op zero_in_place{{"aten::zero_(Tensor(a!) self) -> Tensor(a!)", Autocast::none, "", kFill}, zero_};
 
 // ---- isin: native/TensorCompare.cpp isin_default_kernel_gpu, few elements -----------------------------------------------------
@@ -318,12 +377,19 @@ constexpr const char* kIsin = "native/TensorCompare.cpp isin";
 Tensor isin(T elements, T test_elements, bool, bool) {
   Tensor y = empty(elements.sizes(), DType::boolean);
   const double most = 10.0 * std::pow(double(elements.numel()), 0.145);
-  if (double(test_elements.numel()) >= most) throw Error("isin: " + std::to_string(test_elements.numel()) + " test elements are sorted, which is not modelled");
+  if (double(test_elements.numel()) >= most)
+    throw Error("isin: " + std::to_string(test_elements.numel()) + " test elements are sorted, which is not modelled");
   return y;
 }
 Tensor isin_number(T element, const Scalar&, bool, bool) { return elementwise({element}, DType::boolean); }
-const Op isin_op{{"aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor", Autocast::none, "", kIsin}, isin};
-const Op isin_number_op{{"aten::isin.Tensor_Scalar(Tensor elements, Scalar test_element, *, bool assume_unique=False, bool invert=False) -> Tensor", Autocast::none, "", kIsin}, isin_number};
+const Op isin_op{
+    {"aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor",
+     Autocast::none, "", kIsin},
+    isin};
+const Op isin_number_op{
+    {"aten::isin.Tensor_Scalar(Tensor elements, Scalar test_element, *, bool assume_unique=False, bool invert=False) -> Tensor",
+     Autocast::none, "", kIsin},
+    isin_number};
 
 }  // namespace
 }  // namespace memest

@@ -13,7 +13,9 @@ namespace {
 namespace gradient {
 Tensor abs(T g, T x) { return real_gradient(g * Lazy(x).sgn(), x.dtype()); }
 Tensor acos(T g, T x) { return g * -((-Lazy(x) * x + 1).rsqrt()).conj(); }
-Tensor acosh(T g, T x) { return is_complex(x.dtype()) ? g * ((Lazy(x) + 1).rsqrt() * (Lazy(x) - 1).rsqrt()).conj() : g * (Lazy(x) * x - 1).rsqrt(); }
+Tensor acosh(T g, T x) {
+  return is_complex(x.dtype()) ? g * ((Lazy(x) + 1).rsqrt() * (Lazy(x) - 1).rsqrt()).conj() : g * (Lazy(x) * x - 1).rsqrt();
+}
 Tensor asin(T g, T x) { return g * (-Lazy(x) * x + 1).rsqrt().conj(); }
 Tensor asinh(T g, T x) { return g * (Lazy(x).pow(2) + 1).rsqrt().conj(); }
 Tensor atan(T g, T x) { return g / (Lazy(x) * x + 1).conj(); }
@@ -155,13 +157,17 @@ Tensor positive(T self) { return self; }
 const Op logit_op{{"aten::logit(Tensor self, float? eps=None) -> Tensor", Autocast::none, "self", kUnarySource}, logit};
 const Op logit_in_place{{"aten::logit_(Tensor(a!) self, float? eps=None) -> Tensor(a!)", Autocast::none, "self", kUnarySource}, logit_};
 const Op special_logit{{"aten::special_logit(Tensor self, float? eps=None) -> Tensor", Autocast::none, "self", kUnarySource}, logit};
-const Op round_decimals_op{{"aten::round.decimals(Tensor self, *, int decimals) -> Tensor", Autocast::none, "", kUnarySource}, round_decimals};
-const Op round_decimals_in_place{{"aten::round_.decimals(Tensor(a!) self, *, int decimals) -> Tensor(a!)", Autocast::none, "", kUnarySource}, round_decimals_};
+const Op round_decimals_op{{"aten::round.decimals(Tensor self, *, int decimals) -> Tensor", Autocast::none, "", kUnarySource},
+                           round_decimals};
+const Op round_decimals_in_place{
+    {"aten::round_.decimals(Tensor(a!) self, *, int decimals) -> Tensor(a!)", Autocast::none, "", kUnarySource}, round_decimals_};
 const Op special_round{{"aten::special_round(Tensor self, *, int decimals=0) -> Tensor", Autocast::none, "", kUnarySource}, round_decimals};
-const Op nan_to_num_op{{"aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor", Autocast::none, "self", kUnarySource},
+const Op nan_to_num_op{{"aten::nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor", Autocast::none,
+                        "self", kUnarySource},
                        nan_to_num_out};
 const Op nan_to_num_in_place_op{
-    {"aten::nan_to_num_(Tensor(a!) self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor(a!)", Autocast::none, "self", kUnarySource},
+    {"aten::nan_to_num_(Tensor(a!) self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor(a!)", Autocast::none, "self",
+     kUnarySource},
     nan_to_num_in_place};
 const Op polygamma_op{{"aten::polygamma(int n, Tensor self) -> Tensor", Autocast::none, "self", kUnarySource}, polygamma};
 const Op polygamma_in_place{{"aten::polygamma_(Tensor(a!) self, int n) -> Tensor(a!)", Autocast::none, "self", kUnarySource}, polygamma_};
@@ -215,7 +221,8 @@ std::tuple<Tensor, Tensor> frexp(T self) {
   fn.outputs({mantissa}, {exponent});
   return {mantissa, exponent};
 }
-const Op frexp_op{{"aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)", Autocast::none, "exponent", kUnarySource}, frexp};
+const Op frexp_op{{"aten::frexp.Tensor(Tensor self) -> (Tensor mantissa, Tensor exponent)", Autocast::none, "exponent", kUnarySource},
+                  frexp};
 
 // ---- results of another type ---------------------------------------------------------------------------------------------
 
@@ -257,8 +264,10 @@ Tensor isinf(T self) {
   if (is_integral(self.dtype(), true)) return elementwise({self}, DType::boolean);
   return compare("aten::eq", Lazy(detached(self)).abs(), 0);
 }
-const Op isfinite_op{{"aten::isfinite(Tensor self) -> Tensor", Autocast::none, "", "aten/src/ATen/native/TensorCompare.cpp isfinite"}, isfinite_out};
-const Op isinf_op{{"aten::isinf(Tensor self) -> Tensor", Autocast::none, "", "aten/src/ATen/native/TensorCompare.cpp isinf"}, memest::isinf};
+const Op isfinite_op{{"aten::isfinite(Tensor self) -> Tensor", Autocast::none, "", "aten/src/ATen/native/TensorCompare.cpp isfinite"},
+                     isfinite_out};
+const Op isinf_op{{"aten::isinf(Tensor self) -> Tensor", Autocast::none, "", "aten/src/ATen/native/TensorCompare.cpp isinf"},
+                  memest::isinf};
 
 // ---- pow with a number ---------------------------------------------------------------------------------------------------
 
@@ -282,18 +291,26 @@ Tensor pow_scalar_(T self, const Scalar& exponent) {
   fn.in_place(self);
   return self;
 }
-const Op pow_scalar_in_place{{"aten::pow_.Scalar(Tensor(a!) self, Scalar exponent) -> Tensor(a!)", Autocast::none, "self", "native/Pow.cpp"}, pow_scalar_};
+const Op pow_scalar_in_place{
+    {"aten::pow_.Scalar(Tensor(a!) self, Scalar exponent) -> Tensor(a!)", Autocast::none, "self", "native/Pow.cpp"}, pow_scalar_};
 
 }  // namespace
 
 namespace ops {
-const Op<Tensor(T)> neg{{"aten::neg(Tensor self) -> Tensor", Autocast::none, "", kUnarySource}, unary_op<"neg", kNo, gradient::neg, same_result>};
-const Op<Tensor(T, const Scalar&)> pow_scalar{{"aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::fp32, "self", "native/Pow.cpp"}, memest::pow_scalar};
-const Op<Tensor(T)> exp{{"aten::exp(Tensor self) -> Tensor", Autocast::fp32, "result", kUnarySource}, unary_op<"exp", kRes, gradient::exp, float_result>};
-const Op<Tensor(T)> log{{"aten::log(Tensor self) -> Tensor", Autocast::fp32, "self", kUnarySource}, unary_op<"log", kIn, gradient::log, float_result>};
-const Op<Tensor(T)> sqrt{{"aten::sqrt(Tensor self) -> Tensor", Autocast::none, "result", kUnarySource}, unary_op<"sqrt", kRes, gradient::sqrt, float_result>};
-const Op<Tensor(T)> rsqrt{{"aten::rsqrt(Tensor self) -> Tensor", Autocast::fp32, "result", kUnarySource}, unary_op<"rsqrt", kRes, gradient::rsqrt, float_result>};
-const Op<Tensor(T)> tanh{{"aten::tanh(Tensor self) -> Tensor", Autocast::none, "result", kUnarySource}, unary_op<"tanh", kRes, gradient::fused<"aten::tanh_backward">, float_result>};
+const Op<Tensor(T)> neg{{"aten::neg(Tensor self) -> Tensor", Autocast::none, "", kUnarySource},
+                        unary_op<"neg", kNo, gradient::neg, same_result>};
+const Op<Tensor(T, const Scalar&)> pow_scalar{
+    {"aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor", Autocast::fp32, "self", "native/Pow.cpp"}, memest::pow_scalar};
+const Op<Tensor(T)> exp{{"aten::exp(Tensor self) -> Tensor", Autocast::fp32, "result", kUnarySource},
+                        unary_op<"exp", kRes, gradient::exp, float_result>};
+const Op<Tensor(T)> log{{"aten::log(Tensor self) -> Tensor", Autocast::fp32, "self", kUnarySource},
+                        unary_op<"log", kIn, gradient::log, float_result>};
+const Op<Tensor(T)> sqrt{{"aten::sqrt(Tensor self) -> Tensor", Autocast::none, "result", kUnarySource},
+                         unary_op<"sqrt", kRes, gradient::sqrt, float_result>};
+const Op<Tensor(T)> rsqrt{{"aten::rsqrt(Tensor self) -> Tensor", Autocast::fp32, "result", kUnarySource},
+                          unary_op<"rsqrt", kRes, gradient::rsqrt, float_result>};
+const Op<Tensor(T)> tanh{{"aten::tanh(Tensor self) -> Tensor", Autocast::none, "result", kUnarySource},
+                         unary_op<"tanh", kRes, gradient::fused<"aten::tanh_backward">, float_result>};
 const Op<Tensor(T)> sigmoid{{"aten::sigmoid(Tensor self) -> Tensor", Autocast::none, "result", kUnarySource},
                             unary_op<"sigmoid", kRes, gradient::fused<"aten::sigmoid_backward">, float_result>};
 }  // namespace ops

@@ -1,4 +1,5 @@
-// torch.special's functions of one tensor and of two (derivatives.yaml; FunctionsManual.cpp; aten/src/ATen/native/UnaryOps.cpp, BinaryOps.cpp).
+// torch.special's functions of one tensor and of two (derivatives.yaml; FunctionsManual.cpp; aten/src/ATen/native/UnaryOps.cpp,
+// BinaryOps.cpp).
 #include "ops/expression.h"
 #include "ops/iterator.h"
 #include "ops/pointwise.h"
@@ -17,8 +18,10 @@ Tensor bessel_gradient(T g, T x, T y, bool scaled) {
   const Tensor not_tiny = compare("aten::gt", Lazy(x).abs(), 0);
   const Tensor safe = where(not_tiny, x, full_like(x));
   Tensor slope;
-  if (scaled) slope = Lazy(safe).map("aten::special_i0e") - y * (Lazy(safe).sgn() + Lazy(safe).reciprocal());
-  else slope = Lazy(safe).map("aten::i0") - y * Lazy(safe).reciprocal();
+  if (scaled)
+    slope = Lazy(safe).map("aten::special_i0e") - y * (Lazy(safe).sgn() + Lazy(safe).reciprocal());
+  else
+    slope = Lazy(safe).map("aten::i0") - y * Lazy(safe).reciprocal();
   return g * where(not_tiny, slope, full_like(x));
 }
 
@@ -41,11 +44,13 @@ Tensor ndtri(T g, T y) { return Lazy(g) * 0.5 * (Lazy(y).pow(2) * 0.5).exp(); }
 
 const UnaryOut<"special_entr", Keeps::input, entr> entr_op{kSpecial};
 const UnaryOut<"special_ndtri", Keeps::result, ndtri> ndtri_op{kSpecial};
-const Op erfcx_op{{"aten::special_erfcx(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial}, of_both<"special_erfcx", erfcx>};
+const Op erfcx_op{{"aten::special_erfcx(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial},
+                  of_both<"special_erfcx", erfcx>};
 const Op i0e_op{{"aten::special_i0e(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial}, of_both<"special_i0e", i0e>};
 const Op i1_op{{"aten::special_i1(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial}, of_both<"special_i1", i1>};
 const Op i1e_op{{"aten::special_i1e(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial}, of_both<"special_i1e", i1e>};
-const Op log_ndtr_op{{"aten::special_log_ndtr(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial}, of_both<"special_log_ndtr", log_ndtr>};
+const Op log_ndtr_op{{"aten::special_log_ndtr(Tensor self) -> Tensor", Autocast::none, "self, result", kSpecial},
+                     of_both<"special_log_ndtr", log_ndtr>};
 
 Tensor erf(T self) { return std::get<Tensor>(call_op("aten::erf", {self}, {})); }
 // native/UnaryOps.cpp calc_ndtr: (1 + erf(x * sqrt(1/2))) * 0.5, recorded op by op
@@ -64,16 +69,19 @@ Tensor xlog1py_self(T g, T a, T b, T) {
       .masked_fill(compare("aten::bitwise_and", compare("aten::eq", a, 0), compare("aten::le", b, 0)));
 }
 Tensor xlog1py_other(T g, T a, T b, T) { return Lazy(g) * a / (Lazy(b) + 1); }
-constexpr BinaryRule kXlog1py{"SpecialXlog1PyBackward0", promote_float, xlog1py_self, uses_self | uses_other, xlog1py_other, uses_self | uses_other};
+constexpr BinaryRule kXlog1py{"SpecialXlog1PyBackward0", promote_float, xlog1py_self,
+                              uses_self | uses_other,    xlog1py_other, uses_self | uses_other};
 const BinaryOut<"special_xlog1py", "", kXlog1py> xlog1py_op{"self, other", kSpecial};
 Tensor zeta_other(T g, T a, T b, T) { return Lazy(g) * -Lazy(a) * pointwise("aten::special_zeta", Lazy(a) + 1.0, b); }
 constexpr BinaryRule kZeta{"SpecialZetaBackward0", promote_float, nullptr, uses_nothing, zeta_other, uses_self | uses_other};
 const BinaryOut<"special_zeta", "", kZeta> zeta_op{"self, other", kSpecial};
 
 Tensor xlog1py_number(T self, const Scalar&) {
-  return apply_unary("SpecialXlog1PyBackward2", Keeps::nothing, [](T g, T) { return ops::unary("aten::special_xlog1py", g); }, float_result, self);
+  return apply_unary(
+      "SpecialXlog1PyBackward2", Keeps::nothing, [](T g, T) { return ops::unary("aten::special_xlog1py", g); }, float_result, self);
 }
-const Op xlog1py_number_op{{"aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor", Autocast::none, "", kSpecial}, xlog1py_number};
+const Op xlog1py_number_op{{"aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor", Autocast::none, "", kSpecial},
+                           xlog1py_number};
 
 Lazy igamma_slope(T a, T x) { return (((Lazy(a) - 1) * Lazy(x).log() - x) - Lazy(a).map("aten::lgamma")).exp(); }
 Tensor igamma_other(T g, T a, T x, T) { return g * igamma_slope(a, x); }

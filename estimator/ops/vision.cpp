@@ -1,4 +1,5 @@
-// Sources: derivatives.yaml; aten/src/ATen/native/{UpSample.cpp,PixelShuffle.cpp,ChanelShuffle.cpp,Im2Col.cpp,Col2Im.cpp,GridSampler.cpp,AffineGridGenerator.cpp},
+// Sources: derivatives.yaml;
+// aten/src/ATen/native/{UpSample.cpp,PixelShuffle.cpp,ChanelShuffle.cpp,Im2Col.cpp,Col2Im.cpp,GridSampler.cpp,AffineGridGenerator.cpp},
 // native/cuda/{UpSample*,Im2Col,Col2Im,GridSampler}.cu, native/cudnn/GridSampler.cpp of 2.15.
 #include "ops/vision.h"
 
@@ -39,7 +40,8 @@ void resample_backward(Backward& w, const ResampleKernel& kernel) {
   const Tensor& grad = w.grad[0];
   const Dims& sizes = w.sizes(0);
   w.out[0] = empty(sizes, grad.dtype(), suggest_memory_format(grad));
-  const bool last = suggest_memory_format(grad) == MemoryFormat::channels_last && kernel.channels_last_from && sizes[1] >= kernel.channels_last_from;
+  const bool last =
+      suggest_memory_format(grad) == MemoryFormat::channels_last && kernel.channels_last_from && sizes[1] >= kernel.channels_last_from;
   if (last) {
     const Tensor own = is_contiguous(grad, MemoryFormat::channels_last) ? Tensor() : ops::clone(grad, MemoryFormat::channels_last);
   } else {
@@ -48,8 +50,10 @@ void resample_backward(Backward& w, const ResampleKernel& kernel) {
 }
 
 Tensor resampled(T self, const Dims& output_size, const ResampleKernel& kernel) {
-  if (self.dim() != kernel.spatial + 2) throw Error(fmt::format("upsample: expected a {}D input, found {}", kernel.spatial + 2, describe(self)));
-  if (output_size.size() != kernel.spatial) throw Error(fmt::format("upsample: output_size must have {} values, found {}", kernel.spatial, to_string(output_size)));
+  if (self.dim() != kernel.spatial + 2)
+    throw Error(fmt::format("upsample: expected a {}D input, found {}", kernel.spatial + 2, describe(self)));
+  if (output_size.size() != kernel.spatial)
+    throw Error(fmt::format("upsample: output_size must have {} values, found {}", kernel.spatial, to_string(output_size)));
   Dims sizes = self.sizes().slice(0, 2) + output_size;
   for (I s : output_size)
     if (s <= 0) throw Error("upsample: input and output sizes should be greater than 0, found an output of " + to_string(sizes));
@@ -59,7 +63,8 @@ Tensor resampled(T self, const Dims& output_size, const ResampleKernel& kernel) 
   if (kernel.kind == Resampling::antialiased) {
     ThroughContiguous copies(y, self);
   } else if (last && kernel.channels_last_from && sizes[1] >= kernel.channels_last_from) {
-    const Tensor own = is_contiguous(self, MemoryFormat::channels_last) ? Tensor() : ops::clone(detached(self), MemoryFormat::channels_last);
+    const Tensor own =
+        is_contiguous(self, MemoryFormat::channels_last) ? Tensor() : ops::clone(detached(self), MemoryFormat::channels_last);
   }
   fn.outputs({y});
   return y;
@@ -70,11 +75,13 @@ Dims output_size_of(T input, const std::optional<Dims>& output_size, const std::
   const int spatial = input.dim() - 2;
   if (!output_size == !scale_factors) throw Error("upsample: must specify exactly one of output_size and scale_factors");
   if (output_size) return *output_size;
-  if (int(scale_factors->size()) != spatial) throw Error(fmt::format("upsample: {} scale factors for {}", scale_factors->size(), describe(input)));
+  if (int(scale_factors->size()) != spatial)
+    throw Error(fmt::format("upsample: {} scale factors for {}", scale_factors->size(), describe(input)));
   Dims sizes;
   for (int i = 0; i < spatial; ++i) {
     const double size = double(input.sizes()[i + 2]) * (*scale_factors)[std::size_t(i)];
-    if (!(size >= 0 && size < 9e18)) throw Error(fmt::format("upsample: a scale factor of {} for {}", (*scale_factors)[std::size_t(i)], describe(input)));
+    if (!(size >= 0 && size < 9e18))
+      throw Error(fmt::format("upsample: a scale factor of {} for {}", (*scale_factors)[std::size_t(i)], describe(input)));
     sizes.push_back(I(size));
   }
   return sizes;
@@ -92,20 +99,31 @@ using Factors = std::optional<std::vector<double>>;
 #define MEMEST_ARGUMENTS_2 Scale, Scale
 #define MEMEST_ARGUMENTS_3 Scale, Scale, Scale
 /// One kernel as two records: with sizes and scales, and with either (.vec, what torch.nn.functional.interpolate calls).
-#define MEMEST_UPSAMPLE(NAME, NODE, N, FROM, KIND)                                                                                                            \
-  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Resampling::KIND};                                                                                    \
-  Tensor NAME##_of(T self, const Dims& size, MEMEST_ARGUMENTS_##N) { return resampled(self, size, NAME##_kernel); }                                           \
-  const Op NAME##_op{{"aten::" #NAME "(Tensor self, SymInt[" #N "] output_size, " MEMEST_SCALES_##N ") -> Tensor", Autocast::fp32, "", kUpsample}, NAME##_of}; \
-  Tensor NAME##_vec(T input, const Sizes& size, const Factors& factors) { return resampled(input, output_size_of(input, size, factors), NAME##_kernel); }     \
-  const Op NAME##_vec_op{{"aten::" #NAME ".vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor", Autocast::fp32, "", kUpsample}, NAME##_vec};
-#define MEMEST_UPSAMPLE_ALIGNED(NAME, NODE, N, FROM, KIND)                                                                                                    \
-  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Resampling::KIND};                                                                                    \
-  Tensor NAME##_of(T self, const Dims& size, bool, MEMEST_ARGUMENTS_##N) { return resampled(self, size, NAME##_kernel); }                                     \
-  const Op NAME##_op{                                                                                                                                         \
-      {"aten::" #NAME "(Tensor self, SymInt[" #N "] output_size, bool align_corners, " MEMEST_SCALES_##N ") -> Tensor", Autocast::fp32, "", kUpsample}, NAME##_of}; \
-  Tensor NAME##_vec(T input, const Sizes& size, bool, const Factors& factors) { return resampled(input, output_size_of(input, size, factors), NAME##_kernel); } \
-  const Op NAME##_vec_op{                                                                                                                                     \
-      {"aten::" #NAME ".vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor", Autocast::fp32, "", kUpsample}, NAME##_vec};
+#define MEMEST_UPSAMPLE(NAME, NODE, N, FROM, KIND)                                                                                   \
+  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Resampling::KIND};                                                           \
+  Tensor NAME##_of(T self, const Dims& size, MEMEST_ARGUMENTS_##N) { return resampled(self, size, NAME##_kernel); }                  \
+  const Op NAME##_op{                                                                                                                \
+      {"aten::" #NAME "(Tensor self, SymInt[" #N "] output_size, " MEMEST_SCALES_##N ") -> Tensor", Autocast::fp32, "", kUpsample},  \
+      NAME##_of};                                                                                                                    \
+  Tensor NAME##_vec(T input, const Sizes& size, const Factors& factors) {                                                            \
+    return resampled(input, output_size_of(input, size, factors), NAME##_kernel);                                                    \
+  }                                                                                                                                  \
+  const Op NAME##_vec_op{                                                                                                            \
+      {"aten::" #NAME ".vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor", Autocast::fp32, "", kUpsample}, \
+      NAME##_vec};
+#define MEMEST_UPSAMPLE_ALIGNED(NAME, NODE, N, FROM, KIND)                                                                               \
+  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Resampling::KIND};                                                               \
+  Tensor NAME##_of(T self, const Dims& size, bool, MEMEST_ARGUMENTS_##N) { return resampled(self, size, NAME##_kernel); }                \
+  const Op NAME##_op{{"aten::" #NAME "(Tensor self, SymInt[" #N "] output_size, bool align_corners, " MEMEST_SCALES_##N ") -> Tensor",   \
+                      Autocast::fp32, "", kUpsample},                                                                                    \
+                     NAME##_of};                                                                                                         \
+  Tensor NAME##_vec(T input, const Sizes& size, bool, const Factors& factors) {                                                          \
+    return resampled(input, output_size_of(input, size, factors), NAME##_kernel);                                                        \
+  }                                                                                                                                      \
+  const Op NAME##_vec_op{                                                                                                                \
+      {"aten::" #NAME ".vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor", Autocast::fp32, \
+       "", kUpsample},                                                                                                                   \
+      NAME##_vec};
 MEMEST_UPSAMPLE(upsample_nearest1d, "UpsampleNearest1DBackward0", 1, 0, plain)
 MEMEST_UPSAMPLE(upsample_nearest2d, "UpsampleNearest2DBackward0", 2, 4, plain)
 MEMEST_UPSAMPLE(upsample_nearest3d, "UpsampleNearest3DBackward0", 3, 0, plain)
@@ -131,10 +149,15 @@ Tensor rearranged(T self, const Dims& result) {
 }
 
 Tensor pixel_shuffle(T self, I upscale_factor) {
-  if (self.dim() < 3 || upscale_factor <= 0) throw Error(fmt::format("pixel_shuffle expects an input of at least 3 dimensions and a positive factor, found {} and {}", describe(self), upscale_factor));
+  if (self.dim() < 3 || upscale_factor <= 0)
+    throw Error(fmt::format("pixel_shuffle expects an input of at least 3 dimensions and a positive factor, found {} and {}",
+                            describe(self), upscale_factor));
   const I square = checked_mul(upscale_factor, upscale_factor), channels = self.size(-3);
   if (channels % square != 0)
-    throw Error(fmt::format("pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but {} is not divisible by {}", channels, square));
+    throw Error(
+        fmt::format("pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, but {} is not "
+                    "divisible by {}",
+                    channels, square));
   auto fn = node("PixelShuffleBackward0", {self}, {}, [](Backward& w) { w.out[0] = rearranged(w.grad[0], w.sizes(0)); });
   Dims sizes = self.sizes();
   sizes[-3] = channels / square;
@@ -146,10 +169,12 @@ Tensor pixel_shuffle(T self, I upscale_factor) {
 }
 Tensor pixel_unshuffle(T self, I downscale_factor) {
   if (self.dim() < 3 || downscale_factor <= 0)
-    throw Error(fmt::format("pixel_unshuffle expects an input of at least 3 dimensions and a positive factor, found {} and {}", describe(self), downscale_factor));
+    throw Error(fmt::format("pixel_unshuffle expects an input of at least 3 dimensions and a positive factor, found {} and {}",
+                            describe(self), downscale_factor));
   for (int d : {-2, -1})
     if (self.size(d) % downscale_factor != 0)
-      throw Error(fmt::format("pixel_unshuffle expects height and width to be divisible by downscale_factor, but {} is not divisible by {}", self.size(d), downscale_factor));
+      throw Error(fmt::format("pixel_unshuffle expects height and width to be divisible by downscale_factor, but {} is not divisible by {}",
+                              self.size(d), downscale_factor));
   auto fn = node("PixelUnshuffleBackward0", {self}, {}, [](Backward& w) { w.out[0] = rearranged(w.grad[0], w.sizes(0)); });
   Dims sizes = self.sizes();
   sizes[-3] = checked_mul(sizes[-3], checked_mul(downscale_factor, downscale_factor));
@@ -161,16 +186,21 @@ Tensor pixel_unshuffle(T self, I downscale_factor) {
 }
 Tensor channel_shuffle(T self, I groups) {
   if (self.dim() < 3 || groups <= 0 || self.sizes()[1] % groups != 0)
-    throw Error(fmt::format("channel_shuffle: the number of channels must be divisible by groups, found {} and {}", describe(self), groups));
+    throw Error(
+        fmt::format("channel_shuffle: the number of channels must be divisible by groups, found {} and {}", describe(self), groups));
   auto fn = node("ChannelShuffleBackward0", {self}, {}, [](Backward& w) { w.out[0] = rearranged(w.grad[0], w.sizes(0)); });
   Tensor y = rearranged(self, self.sizes());
   fn.outputs({y});
   return y;
 }
-const Op pixel_shuffle_op{{"aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor", Autocast::none, "", "derivatives.yaml pixel_shuffle; native/PixelShuffle.cpp"}, pixel_shuffle};
-const Op pixel_unshuffle_op{
-    {"aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor", Autocast::none, "", "derivatives.yaml pixel_unshuffle; native/PixelShuffle.cpp"}, pixel_unshuffle};
-const Op channel_shuffle_op{{"aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor", Autocast::none, "", "derivatives.yaml channel_shuffle; native/ChanelShuffle.cpp"},
+const Op pixel_shuffle_op{{"aten::pixel_shuffle(Tensor self, int upscale_factor) -> Tensor", Autocast::none, "",
+                           "derivatives.yaml pixel_shuffle; native/PixelShuffle.cpp"},
+                          pixel_shuffle};
+const Op pixel_unshuffle_op{{"aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor", Autocast::none, "",
+                             "derivatives.yaml pixel_unshuffle; native/PixelShuffle.cpp"},
+                            pixel_unshuffle};
+const Op channel_shuffle_op{{"aten::channel_shuffle(Tensor self, SymInt groups) -> Tensor", Autocast::none, "",
+                             "derivatives.yaml channel_shuffle; native/ChanelShuffle.cpp"},
                             channel_shuffle};
 
 // ---- patches -----------------------------------------------------------------------------------------------------------
@@ -197,7 +227,9 @@ Patches patches(const char* name, const Dims& kernel, const Dims& dilation, cons
     if (list->size() == 1) list->push_back((*list)[0]);
     if (list->size() != 2) throw Error(fmt::format("{}: two values expected, found {}", name, to_string(*list)));
     for (I v : *list)
-      if (v < (list == &p.padding ? 0 : 1)) throw Error(fmt::format("{}: kernel size, dilation and stride must be positive and padding not negative, found {}", name, to_string(*list)));
+      if (v < (list == &p.padding ? 0 : 1))
+        throw Error(fmt::format("{}: kernel size, dilation and stride must be positive and padding not negative, found {}", name,
+                                to_string(*list)));
   }
   return p;
 }
@@ -206,7 +238,9 @@ Tensor im2col(T self, const Dims& kernel_size, const Dims& dilation, const Dims&
   const Patches p = patches("im2col", kernel_size, dilation, padding, stride);
   if (self.dim() != 3 && self.dim() != 4) throw Error("im2col: expected a 3D or 4D input, found " + describe(self));
   const I rows = p.count(0, self.size(-2)), columns = p.count(1, self.size(-1));
-  if (rows < 1 || columns < 1) throw Error(fmt::format("im2col: the array of sliding blocks has no elements: an input of {} with a kernel of {}", to_string(self.sizes()), to_string(kernel_size)));
+  if (rows < 1 || columns < 1)
+    throw Error(fmt::format("im2col: the array of sliding blocks has no elements: an input of {} with a kernel of {}",
+                            to_string(self.sizes()), to_string(kernel_size)));
   auto fn = node("Im2ColBackward0", {self}, {self}, [](Backward& w, T x) { w.out[0] = resized_like(w.grad[0], x.sizes()); });
   Dims sizes = self.sizes().slice(0, self.dim() - 3);
   sizes.push_back(checked_mul(self.size(-3), checked_mul(p.kernel[0], p.kernel[1])));
@@ -221,46 +255,53 @@ Tensor col2im(T self, const Dims& output_size, const Dims& kernel_size, const Di
   if (output_size.size() != 2) throw Error("col2im: output_size must have two values, found " + to_string(output_size));
   const I area = checked_mul(p.kernel[0], p.kernel[1]), blocks = checked_mul(p.count(0, output_size[0]), p.count(1, output_size[1]));
   if (self.size(-2) % area != 0 || self.size(-1) != blocks)
-    throw Error(fmt::format("col2im: an output of {} and a kernel of {} need {} sliding blocks of a multiple of {} values, found {}", to_string(output_size), to_string(p.kernel), blocks, area, describe(self)));
+    throw Error(fmt::format("col2im: an output of {} and a kernel of {} need {} sliding blocks of a multiple of {} values, found {}",
+                            to_string(output_size), to_string(p.kernel), blocks, area, describe(self)));
   auto fn = node("Col2ImBackward0", {self}, {}, [](Backward& w) { w.out[0] = resized_like(w.grad[0], w.sizes(0)); });
   Tensor y = resized_like(self, self.sizes().slice(0, self.dim() - 2) + Dims{self.size(-2) / area} + output_size);
   fn.outputs({y});
   return y;
 }
-const Op im2col_op{{"aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor", Autocast::none, "self",
-                    "derivatives.yaml im2col; native/cuda/Im2Col.cu"},
+const Op im2col_op{{"aten::im2col(Tensor self, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor",
+                    Autocast::none, "self", "derivatives.yaml im2col; native/cuda/Im2Col.cu"},
                    im2col};
-const Op col2im_op{{"aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor", Autocast::none, "",
-                    "derivatives.yaml col2im; native/cuda/Col2Im.cu"},
-                   col2im};
+const Op col2im_op{
+    {"aten::col2im(Tensor self, SymInt[2] output_size, int[2] kernel_size, int[2] dilation, int[2] padding, int[2] stride) -> Tensor",
+     Autocast::none, "", "derivatives.yaml col2im; native/cuda/Col2Im.cu"},
+    col2im};
 
 // ---- grids -------------------------------------------------------------------------------------------------------------
 
 void check_grid(T input, T grid, int dims) {
   if (input.dim() != dims || grid.dim() != dims || input.sizes()[0] != grid.sizes()[0] || grid.sizes().back() != dims - 2)
-    throw Error(fmt::format("grid_sampler: expected {}D input and grid of one batch size, the grid with {} values, found {} and {}", dims, dims - 2, describe(input), describe(grid)));
-  if (input.dtype() != grid.dtype()) throw Error("grid_sampler: input and grid must have the same type, found " + describe(input) + " and " + describe(grid));
+    throw Error(fmt::format("grid_sampler: expected {}D input and grid of one batch size, the grid with {} values, found {} and {}", dims,
+                            dims - 2, describe(input), describe(grid)));
+  if (input.dtype() != grid.dtype())
+    throw Error("grid_sampler: input and grid must have the same type, found " + describe(input) + " and " + describe(grid));
 }
 Dims sampled_sizes(T input, T grid) { return input.sizes().slice(0, 2) + grid.sizes().slice(1, grid.dim() - 1); }
 
 template <int Spatial>
 Tensor grid_sampler_nd(T input, T grid, I, I, bool) {
   check_grid(input, grid, Spatial + 2);
-  auto fn = node(Spatial == 2 ? "GridSampler2DBackward0" : "GridSampler3DBackward0", {input, grid}, {input, grid}, [](Backward& w, T x, T g) {
-    if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype());
-    Tensor of_grid = empty(g.sizes(), g.dtype());  // always
-    if (w.needs(1)) w.out[1] = std::move(of_grid);
-  });
+  auto fn =
+      node(Spatial == 2 ? "GridSampler2DBackward0" : "GridSampler3DBackward0", {input, grid}, {input, grid}, [](Backward& w, T x, T g) {
+        if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype());
+        Tensor of_grid = empty(g.sizes(), g.dtype());  // always
+        if (w.needs(1)) w.out[1] = std::move(of_grid);
+      });
   Tensor y = empty(sampled_sizes(input, grid), input.dtype());
   fn.outputs({y});
   return y;
 }
-const Op grid_sampler_2d_op{{"aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor", Autocast::promote,
-                             "input, grid", "derivatives.yaml grid_sampler_2d; native/cuda/GridSampler.cpp"},
-                            grid_sampler_nd<2>};
-const Op grid_sampler_3d_op{{"aten::grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor", Autocast::promote,
-                             "input, grid", "derivatives.yaml grid_sampler_3d; native/cuda/GridSampler.cpp"},
-                            grid_sampler_nd<3>};
+const Op grid_sampler_2d_op{
+    {"aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor",
+     Autocast::promote, "input, grid", "derivatives.yaml grid_sampler_2d; native/cuda/GridSampler.cpp"},
+    grid_sampler_nd<2>};
+const Op grid_sampler_3d_op{
+    {"aten::grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor",
+     Autocast::promote, "input, grid", "derivatives.yaml grid_sampler_3d; native/cuda/GridSampler.cpp"},
+    grid_sampler_nd<3>};
 
 /// contiguousIfZeroInStrides: cuDNN takes any strides but zero.
 Tensor without_zero_strides(T x) {
@@ -295,13 +336,15 @@ const Op cudnn_grid_sampler_op{{"aten::cudnn_grid_sampler(Tensor self, Tensor gr
 Tensor grid_sampler(T input, T grid, I interpolation_mode, I padding_mode, bool align_corners) {
   if (input.dim() != 4 && input.dim() != 5) throw Error("grid_sampler: expected a 4D or 5D input, found " + describe(input));
   const bool float_type = input.dtype() == DType::float32 || input.dtype() == DType::float64;
-  if (input.dim() == 4 && interpolation_mode == 0 && padding_mode == 0 && align_corners && float_type && input.sizes()[1] <= 1024) return cudnn_grid_sampler_op(input, grid);
+  if (input.dim() == 4 && interpolation_mode == 0 && padding_mode == 0 && align_corners && float_type && input.sizes()[1] <= 1024)
+    return cudnn_grid_sampler_op(input, grid);
   if (input.dim() == 4) return grid_sampler_2d_op(input, grid, interpolation_mode, padding_mode, align_corners);
   return grid_sampler_3d_op(input, grid, interpolation_mode, padding_mode, align_corners);
 }
-const Op grid_sampler_op{{"aten::grid_sampler(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor", Autocast::promote, "",
-                          "native/GridSampler.cpp grid_sampler"},
-                         grid_sampler};
+const Op grid_sampler_op{
+    {"aten::grid_sampler(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor",
+     Autocast::promote, "", "native/GridSampler.cpp grid_sampler"},
+    grid_sampler};
 
 /// make_base_grid_4D, _5D: ones and each axis' coordinates, flattened over space.
 Tensor base_grid(T theta, const Dims& size, bool align_corners) {
@@ -322,8 +365,10 @@ Tensor base_grid(T theta, const Dims& size, bool align_corners) {
 }
 void check_affine(T theta, const Dims& size) {
   const int spatial = size.size() - 2;
-  if ((spatial != 2 && spatial != 3) || theta.dim() != 3 || theta.sizes()[0] != size[0] || theta.sizes()[1] != spatial || theta.sizes()[2] != spatial + 1)
-    throw Error(fmt::format("affine_grid_generator: expected a batch of {}x{} affine matrices for the size {}, found {}", spatial, spatial + 1, to_string(size), describe(theta)));
+  if ((spatial != 2 && spatial != 3) || theta.dim() != 3 || theta.sizes()[0] != size[0] || theta.sizes()[1] != spatial ||
+      theta.sizes()[2] != spatial + 1)
+    throw Error(fmt::format("affine_grid_generator: expected a batch of {}x{} affine matrices for the size {}, found {}", spatial,
+                            spatial + 1, to_string(size), describe(theta)));
 }
 Tensor affine_grid_generator(T theta, const Dims& size, bool align_corners) {
   check_affine(theta, size);
@@ -345,8 +390,8 @@ Tensor affine_grid_generator(T theta, const Dims& size, bool align_corners) {
   fn.outputs({y});
   return y;
 }
-const Op affine_grid_generator_op{{"aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor", Autocast::none, "",
-                                   "derivatives.yaml affine_grid_generator; native/AffineGridGenerator.cpp"},
+const Op affine_grid_generator_op{{"aten::affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor", Autocast::none,
+                                   "", "derivatives.yaml affine_grid_generator; native/AffineGridGenerator.cpp"},
                                   affine_grid_generator};
 
 }  // namespace

@@ -32,7 +32,10 @@ std::string to_json(const Estimate& e) {
     origins[setting.name] = setting.origin;
   }
   Json inputs = Json::array();
-  for (auto& input : s.inputs) inputs.push_back({{"name", input.name}, {"shape", std::vector<std::int64_t>(input.sizes.begin(), input.sizes.end())}, {"dtype", name_of(input.dtype)}});
+  for (auto& input : s.inputs)
+    inputs.push_back({{"name", input.name},
+                      {"shape", std::vector<std::int64_t>(input.sizes.begin(), input.sizes.end())},
+                      {"dtype", name_of(input.dtype)}});
   run["input_tensors"] = inputs;
   run["origins"] = origins;
   j["run"] = run;

@@ -45,7 +45,8 @@ class Node {
   std::string found() const;
 
  private:
-  Node(const Json& json, const Node& parent, std::string_view key, std::size_t index) : json_(&json), parent_(&parent), key_(key), index_(index) {}
+  Node(const Json& json, const Node& parent, std::string_view key, std::size_t index)
+      : json_(&json), parent_(&parent), key_(key), index_(index) {}
 
   const Json* json_;
   const Node* parent_ = nullptr;

@@ -158,8 +158,10 @@ class SpecReader {
       if (node.has("name")) {
         const std::string name = node.at("name").text();
         if (repeat != 1) throw node.at("name").error("a layer that is repeated has no name of its own");
-        if (name.empty() || name.find('.') != std::string::npos) throw node.at("name").error("a layer's name has no dots, found '" + name.substr(0, 80) + "'");
-        if (name != std::to_string(at) && container.has_child(name)) throw node.at("name").error("two layers are named '" + name.substr(0, 80) + "'");
+        if (name.empty() || name.find('.') != std::string::npos)
+          throw node.at("name").error("a layer's name has no dots, found '" + name.substr(0, 80) + "'");
+        if (name != std::to_string(at) && container.has_child(name))
+          throw node.at("name").error("two layers are named '" + name.substr(0, 80) + "'");
         container.rename_child(at, name);
       }
       at += std::size_t(repeat);

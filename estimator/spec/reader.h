@@ -19,11 +19,11 @@ struct ReadOptions {
   };
   std::vector<InputOverride> inputs;  ///< --input
   // of models that know several tasks or ways to run (Hugging Face configurations)
-  std::string task;                 ///< --task; empty: what the file names
-  std::string attention = "sdpa";   ///< --attn
-  std::string experts;              ///< --experts; empty: the library's own
-  std::optional<bool> use_cache;    ///< --use-cache
-  bool training = true;             ///< labels are given and the model computes its loss
+  std::string task;                ///< --task; empty: what the file names
+  std::string attention = "sdpa";  ///< --attn
+  std::string experts;             ///< --experts; empty: the library's own
+  std::optional<bool> use_cache;   ///< --use-cache
+  bool training = true;            ///< labels are given and the model computes its loss
   bool checkpoint = false, reentrant = false;
 };
 

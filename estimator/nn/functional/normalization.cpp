@@ -7,12 +7,14 @@ namespace {
 using I = std::int64_t;
 
 const Function batch_norm{
-    "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, float momentum=0.1, float eps=1e-05)",
+    "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, "
+    "float momentum=0.1, float eps=1e-05)",
     [](T input, T running_mean, T running_var, T weight, T bias, bool training, double momentum, double eps) {
       return ops::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, true);
     }};
 const Function instance_norm{
-    "instance_norm(Tensor input, Tensor? running_mean=None, Tensor? running_var=None, Tensor? weight=None, Tensor? bias=None, bool use_input_stats=True, float "
+    "instance_norm(Tensor input, Tensor? running_mean=None, Tensor? running_var=None, Tensor? weight=None, Tensor? bias=None, bool "
+    "use_input_stats=True, float "
     "momentum=0.1, float eps=1e-05)",
     [](T input, T running_mean, T running_var, T weight, T bias, bool use_input_stats, double momentum, double eps) {
       return ops::instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, true);
@@ -24,9 +26,12 @@ Tensor scaled_square_root(T div, double alpha, double beta, double k) {  // div.
   return ops::pow_scalar(std::move(x), beta);
 }
 const Function local_response_norm{
-    "local_response_norm(Tensor input, int size, float alpha=0.0001, float beta=0.75, float k=1.0)", [](T input, I size, double alpha, double beta, double k) {
+    "local_response_norm(Tensor input, int size, float alpha=0.0001, float beta=0.75, float k=1.0)",
+    [](T input, I size, double alpha, double beta, double k) {
       if (input.dim() < 3) throw Error("Expected 3D or higher dimensionality input (got " + std::to_string(input.dim()) + " dimensions)");
-      auto pool = [](const char* op, T x, const Dims& kernel) { return Unbox<Tensor>::from(call_op(op, {x, list_of(kernel)}, {{"stride", I{1}}})); };
+      auto pool = [](const char* op, T x, const Dims& kernel) {
+        return Unbox<Tensor>::from(call_op(op, {x, list_of(kernel)}, {{"stride", I{1}}}));
+      };
       auto pad = [](T x, const Dims& sides) { return Unbox<Tensor>::from(call_op("aten::constant_pad_nd", {x, list_of(sides)}, {})); };
       const Dims& n = input.sizes();
       Tensor div = ops::mul(input, input);

@@ -112,10 +112,12 @@ const Function matmul_op{"matmul(Tensor self, Tensor other)", [](T a, T b) { ret
 // torch.einsum(equation, *operands).
 Value einsum_of(const std::string& equation, Tensors operands) { return call_op("aten::einsum", {equation, list_of(operands)}, {}); }
 const Function einsum1{"einsum(str equation, Tensor a)", [](const std::string& equation, T a) { return einsum_of(equation, {a}); }};
-const Function einsum2{"einsum(str equation, Tensor a, Tensor b)",
-                       [](const std::string& equation, T a, T b) { return einsum_of(equation, {a, b}); }};
-const Function einsum3{"einsum(str equation, Tensor a, Tensor b, Tensor c)",
-                       [](const std::string& equation, T a, T b, T c) { return einsum_of(equation, {a, b, c}); }};
+const Function einsum2{"einsum(str equation, Tensor a, Tensor b)", [](const std::string& equation, T a, T b) {
+                         return einsum_of(equation, {a, b});
+                       }};
+const Function einsum3{"einsum(str equation, Tensor a, Tensor b, Tensor c)", [](const std::string& equation, T a, T b, T c) {
+                         return einsum_of(equation, {a, b, c});
+                       }};
 
 Value size_tuple(T x) {
   Values sizes;

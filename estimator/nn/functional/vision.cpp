@@ -8,7 +8,9 @@ namespace memest::nn {
 namespace {
 using I = std::int64_t;
 
-Tensor f(const char* name, const Values& arguments, const KeywordArguments& keywords = {}) { return Unbox<Tensor>::from(call_function(name, arguments, keywords, true)); }
+Tensor f(const char* name, const Values& arguments, const KeywordArguments& keywords = {}) {
+  return Unbox<Tensor>::from(call_function(name, arguments, keywords, true));
+}
 Value ints(std::initializer_list<I> values) {
   Values items;
   for (I v : values) items.emplace_back(v);
@@ -49,8 +51,9 @@ class StochasticDepth final : public UnaryModule {
   double p_;
   std::string mode_;
 };
-const Layer stochastic_depth_layer{"StochasticDepth(float p, str mode)",
-                                   [](double p, const std::string& mode) -> ModulePtr { return std::make_shared<StochasticDepth>(p, mode); }};
+const Layer stochastic_depth_layer{"StochasticDepth(float p, str mode)", [](double p, const std::string& mode) -> ModulePtr {
+                                     return std::make_shared<StochasticDepth>(p, mode);
+                                   }};
 
 // timm/layers/drop.py
 Tensor drop_path(T x, double drop_prob, bool training, bool scale_by_keep) {
@@ -69,14 +72,17 @@ class DropPath final : public UnaryModule {
   double drop_prob_;
   bool scale_by_keep_;
 };
-const Layer drop_path_layer{"DropPath(float drop_prob=0.0, bool scale_by_keep=True)",
-                            [](double drop_prob, bool scale_by_keep) -> ModulePtr { return std::make_shared<DropPath>(drop_prob, scale_by_keep); }};
+const Layer drop_path_layer{
+    "DropPath(float drop_prob=0.0, bool scale_by_keep=True)",
+    [](double drop_prob, bool scale_by_keep) -> ModulePtr { return std::make_shared<DropPath>(drop_prob, scale_by_keep); }};
 
 // ---- Swin ------------------------------------------------------------------------------------------------------------------
 
-/// torchvision/models/swin_transformer.py shifted_window_attention, of both versions of Swin. Whether it pads and shifts depends on the image.
-Tensor shifted_window_attention(T input, T qkv_weight, T proj_weight, T relative_position_bias, const Dims& window, I heads, const Dims& shift_size,
-                                double attention_dropout, double dropout, T given_qkv_bias, T proj_bias, T given_logit_scale, bool training) {
+/// torchvision/models/swin_transformer.py shifted_window_attention, of both versions of Swin. Whether it pads and shifts depends on the
+/// image.
+Tensor shifted_window_attention(T input, T qkv_weight, T proj_weight, T relative_position_bias, const Dims& window, I heads,
+                                const Dims& shift_size, double attention_dropout, double dropout, T given_qkv_bias, T proj_bias,
+                                T given_logit_scale, bool training) {
   if (input.dim() != 4) throw Error("shifted_window_attention takes an input [N, H, W, C], found " + describe(input));
   if (window.size() != 2 || shift_size.size() != 2) throw Error("shifted_window_attention: window_size and shift_size have two values");
   if (window[0] < 1 || window[1] < 1 || heads < 1) throw Error("shifted_window_attention: window_size and num_heads must be positive");
@@ -151,8 +157,10 @@ Tensor shifted_window_attention(T input, T qkv_weight, T proj_weight, T relative
   return f("contiguous", {x});
 }
 const Function shifted_window_attention_function{
-    "shifted_window_attention(Tensor input, Tensor qkv_weight, Tensor proj_weight, Tensor relative_position_bias, int[] window_size, int num_heads, int[] shift_size, "
-    "float attention_dropout=0.0, float dropout=0.0, Tensor? qkv_bias=None, Tensor? proj_bias=None, Tensor? logit_scale=None, bool training=True)",
+    "shifted_window_attention(Tensor input, Tensor qkv_weight, Tensor proj_weight, Tensor relative_position_bias, int[] window_size, int "
+    "num_heads, int[] shift_size, "
+    "float attention_dropout=0.0, float dropout=0.0, Tensor? qkv_bias=None, Tensor? proj_bias=None, Tensor? logit_scale=None, bool "
+    "training=True)",
     shifted_window_attention};
 
 }  // namespace

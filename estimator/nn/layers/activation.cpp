@@ -72,11 +72,12 @@ const Layer hardtanh{"Hardtanh(float min_val=-1.0, float max_val=1.0, bool inpla
                        return calls("Hardtanh", "hardtanh", {min, max, inplace});
                      }};
 const Layer softplus_layer{"Softplus(float beta=1.0, float threshold=20.0)", [](double beta, double threshold) {
-                       return calls("Softplus", "softplus", {beta, threshold});
-                     }};
-const Layer threshold_layer{"Threshold(float threshold, float value, bool inplace=False)", [](double threshold, double value, bool inplace) {
-                        return calls("Threshold", "threshold", {threshold, value, inplace});
-                      }};
+                             return calls("Softplus", "softplus", {beta, threshold});
+                           }};
+const Layer threshold_layer{"Threshold(float threshold, float value, bool inplace=False)",
+                            [](double threshold, double value, bool inplace) {
+                              return calls("Threshold", "threshold", {threshold, value, inplace});
+                            }};
 
 class Softmax2d final : public UnaryModule {
  public:

@@ -1,7 +1,7 @@
 #include <catch2/catch.hpp>
 
-#include "unit/fake/fixture.h"
 #include "ops/ops.h"
+#include "unit/fake/fixture.h"
 
 using namespace memest;
 

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
 #include "fake/checkpoint.h"
-#include "unit/fake/fixture.h"
 #include "ops/ops.h"
+#include "unit/fake/fixture.h"
 
 using namespace memest;
 

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "unit/fake/fixture.h"
 #include "fake/tensor.h"
+#include "unit/fake/fixture.h"
 
 using namespace memest;
 

@@ -1,8 +1,8 @@
 #include <catch2/catch.hpp>
 
-#include "unit/fake/fixture.h"
 #include "ops/iterator.h"
 #include "ops/ops.h"
+#include "unit/fake/fixture.h"
 
 using namespace memest;
 

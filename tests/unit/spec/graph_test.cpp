@@ -3,8 +3,8 @@
 
 #include <catch2/catch.hpp>
 
-#include "unit/fake/fixture.h"
 #include "nn/layer.h"
+#include "unit/fake/fixture.h"
 
 using namespace memest;
 using namespace memest::nn;

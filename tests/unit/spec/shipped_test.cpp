@@ -1,4 +1,5 @@
-// The specs that ship: each is read and counts what PyTorch counts for the eager model (shipped_counts.txt, made by scripts/export_spec.py --counts).
+// The specs that ship: each is read and counts what PyTorch counts for the eager model (shipped_counts.txt, made by scripts/export_spec.py
+// --counts).
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -67,7 +68,9 @@ TEST_CASE("the classes of a shipped spec are a size") {
 TEST_CASE("layers keep the names that a spec gives them") {
   TestRun run;
   const std::string head = R"({"memest_spec": 1, "inputs": [{"name": "x", "shape": ["batch", 4]}], "layers": [)";
-  auto model = read_text(head + R"({"type": "Linear", "name": "first", "in_features": 4, "out_features": 4}, {"type": "Linear", "in_features": 4, "out_features": 4}]})");
+  auto model = read_text(
+      head +
+      R"({"type": "Linear", "name": "first", "in_features": 4, "out_features": 4}, {"type": "Linear", "in_features": 4, "out_features": 4}]})");
   const auto parameters = model->root->named_parameters();
   REQUIRE(parameters.size() == 4);
   CHECK(parameters[0].first == "first.weight");
