@@ -8,36 +8,36 @@ namespace {
 constexpr double kMostExact = 9007199254740992.0;             // 2^53
 constexpr std::int64_t kLargestSize = std::int64_t(1) << 30;  // products of two sizes, and sums of a few of them, fit 64 bits
 
-std::optional<std::int64_t> as_integer(const Setting& s) {
+std::optional<std::int64_t> as_integer(const ConfigValue& s) {
   if (auto* i = std::get_if<std::int64_t>(&s.value)) return *i;
   if (auto* d = std::get_if<double>(&s.value); d && std::floor(*d) == *d && std::abs(*d) < kMostExact) return std::int64_t(*d);  // 4096.0
   return {};
 }
-std::optional<double> as_number(const Setting& s) {
+std::optional<double> as_number(const ConfigValue& s) {
   if (auto* d = std::get_if<double>(&s.value)) return *d;
   if (auto* i = std::get_if<std::int64_t>(&s.value)) return double(*i);
   return {};
 }
-std::optional<bool> as_boolean(const Setting& s) {
+std::optional<bool> as_boolean(const ConfigValue& s) {
   if (auto* b = std::get_if<bool>(&s.value)) return *b;
   if (auto* i = std::get_if<std::int64_t>(&s.value); i && (*i == 0 || *i == 1)) return *i == 1;
   return {};
 }
-std::optional<std::string> as_text(const Setting& s) {
+std::optional<std::string> as_text(const ConfigValue& s) {
   if (auto* t = std::get_if<std::string>(&s.value)) return *t;
   return {};
 }
 
 }  // namespace
 
-const Setting* Setting::find(const std::string& key) const {
+const ConfigValue* ConfigValue::find(const std::string& key) const {
   if (auto* o = object())
     for (auto& [name, v] : *o)
       if (name == key) return &v;
   return nullptr;
 }
 
-std::string Setting::describe() const {
+std::string ConfigValue::describe() const {
   switch (value.index()) {
     case 0: return "null";
     case 1: return std::get<bool>(value) ? "true" : "false";
@@ -49,7 +49,8 @@ std::string Setting::describe() const {
   }
 }
 
-Config::Config(std::string model_type, Setting file, Setting defaults, std::map<std::string, std::string> aliases, std::string pointer)
+Config::Config(std::string model_type, ConfigValue file, ConfigValue defaults, std::map<std::string, std::string> aliases,
+               std::string pointer)
     : data_(std::make_shared<Data>(
           Data{std::move(model_type), std::move(pointer), std::move(file), std::move(defaults), std::move(aliases), {}})) {}
 
@@ -58,7 +59,7 @@ const std::string& Config::resolved(const std::string& key) const {
   return it == data_->aliases.end() ? key : it->second;
 }
 
-const Setting* Config::find(const std::string& key) const {
+const ConfigValue* Config::find(const std::string& key) const {
   const std::string& name = resolved(key);
   if (auto* s = data_->file.find(name)) return s;
   return data_->defaults.find(name);
@@ -75,7 +76,7 @@ Error Config::error(const std::string& key, const std::string& message, const st
   return e;
 }
 
-const Setting& Config::needed(const std::string& key) const {
+const ConfigValue& Config::needed(const std::string& key) const {
   auto* s = find(key);
   if (!s)
     throw error(key, "this field is missing, and " +
@@ -87,7 +88,7 @@ const Setting& Config::needed(const std::string& key) const {
 
 namespace {
 template <class V>
-V checked(const Config& c, const std::string& key, const Setting& s, std::optional<V> v, const char* wanted) {
+V checked(const Config& c, const std::string& key, const ConfigValue& s, std::optional<V> v, const char* wanted) {
   if (v) return *v;
   throw c.error(key, std::string("expected ") + wanted + ", found " + s.describe());
 }
@@ -153,10 +154,10 @@ Config Config::section(const std::string& key) const {
 }
 void Config::set_section(const std::string& key, Config section) { data_->sections.insert_or_assign(key, std::move(section)); }
 
-void Config::set(const std::string& key, Setting value) {
+void Config::set(const std::string& key, ConfigValue value) {
   const std::string& name = resolved(key);
-  if (!data_->file.object()) data_->file.value = Setting::Object{};
-  auto& object = std::get<Setting::Object>(data_->file.value);
+  if (!data_->file.object()) data_->file.value = ConfigValue::Object{};
+  auto& object = std::get<ConfigValue::Object>(data_->file.value);
   for (auto& [k, v] : object)
     if (k == name) {
       v = std::move(value);

@@ -14,19 +14,27 @@
 
 namespace memest {
 
+struct ConfigMember;
+
 /// A JSON value without its library.
-struct Setting {
-  using List = std::vector<Setting>;
-  using Object = std::vector<std::pair<std::string, Setting>>;  ///< in the file's order
+struct ConfigValue {
+  using List = std::vector<ConfigValue>;
+  using Object = std::vector<ConfigMember>;  ///< in the file's order
   std::variant<std::monostate, bool, std::int64_t, double, std::string, List, Object> value;
 
   bool is_null() const { return value.index() == 0; }
   const Object* object() const { return std::get_if<Object>(&value); }
   const List* list() const { return std::get_if<List>(&value); }
   /// The member of an object; null where there is none.
-  const Setting* find(const std::string& key) const;
+  const ConfigValue* find(const std::string& key) const;
   /// "null", "3", "'silu'", "a list of 4", for messages.
   std::string describe() const;
+};
+
+struct ConfigMember {
+  ConfigMember(std::string name, ConfigValue v) : first(std::move(name)), second(std::move(v)) {}
+  std::string first;
+  ConfigValue second;
 };
 
 /// One configuration or a section of one. Copies are cheap and share the values.
@@ -35,13 +43,13 @@ class Config {
   Config() : Config({}, {}, {}, {}, {}) {}
   /// `file`: what was given, `defaults`: the class's own, both objects; `aliases`: other names of keys ("hidden_size" -> "n_embd");
   /// `pointer`: the JSON pointer of the section.
-  Config(std::string model_type, Setting file, Setting defaults, std::map<std::string, std::string> aliases, std::string pointer);
+  Config(std::string model_type, ConfigValue file, ConfigValue defaults, std::map<std::string, std::string> aliases, std::string pointer);
 
   const std::string& model_type() const { return data_->model_type; }
   const std::string& pointer() const { return data_->pointer; }
 
   /// The value of a key: the file's, else the class's default; null where neither has it.
-  const Setting* find(const std::string& key) const;
+  const ConfigValue* find(const std::string& key) const;
   /// Given in the file, null included.
   bool given(const std::string& key) const;
   /// There and not null.
@@ -73,7 +81,7 @@ class Config {
   std::optional<Config> section_if(const std::string& key) const;
   void set_section(const std::string& key, Config section);
   /// Overrides a value (for what a class computes after it has read the file).
-  void set(const std::string& key, Setting value);
+  void set(const std::string& key, ConfigValue value);
 
   /// An Error at a key of this section.
   Error error(const std::string& key, const std::string& message, const std::string& hint = {}) const;
@@ -81,12 +89,12 @@ class Config {
  private:
   struct Data {
     std::string model_type, pointer;
-    Setting file, defaults;
+    ConfigValue file, defaults;
     std::map<std::string, std::string> aliases;
     std::map<std::string, Config> sections;
   };
   const std::string& resolved(const std::string& key) const;
-  const Setting& needed(const std::string& key) const;
+  const ConfigValue& needed(const std::string& key) const;
   std::shared_ptr<Data> data_;
 };
 

@@ -23,8 +23,8 @@ constexpr ClassDefaults kDefaults[] = {
 #include "spec/hf_defaults.inc"
 };
 
-Setting setting_of(const Json& json) {
-  Setting s;
+ConfigValue setting_of(const Json& json) {
+  ConfigValue s;
   if (json.is_boolean())
     s.value = json.get<bool>();
   else if (json.is_number_integer())
@@ -34,11 +34,11 @@ Setting setting_of(const Json& json) {
   else if (json.is_string())
     s.value = json.get<std::string>();
   else if (json.is_array()) {
-    Setting::List list;
+    ConfigValue::List list;
     for (auto& item : json) list.push_back(setting_of(item));
     s.value = std::move(list);
   } else if (json.is_object()) {
-    Setting::Object object;
+    ConfigValue::Object object;
     for (auto& [key, value] : json.items()) object.emplace_back(key, setting_of(value));
     s.value = std::move(object);
   }

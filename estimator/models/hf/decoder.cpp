@@ -287,13 +287,13 @@ class PlainEmbedding final : public Unary {
 
 void default_layer_types(Config& config, const std::function<const char*(I)>& type) {
   if (config.has("layer_types")) return;
-  Setting::List list;
+  ConfigValue::List list;
   for (I i = 0; i < layer_count(config); ++i) {
-    Setting s;
+    ConfigValue s;
     s.value = std::string(type(i));
     list.push_back(std::move(s));
   }
-  Setting all;
+  ConfigValue all;
   all.value = std::move(list);
   config.set("layer_types", std::move(all));
 }

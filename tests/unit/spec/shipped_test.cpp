@@ -17,10 +17,16 @@ namespace fs = std::filesystem;
 namespace {
 const fs::path kRoot = MEMEST_SOURCE_DIR;
 
+spec::ReadOptions batch_of(std::int64_t batch) {
+  spec::ReadOptions options;
+  options.sizes = {{"batch", batch}};
+  return options;
+}
+
 std::unique_ptr<nn::Model> read_text(const std::string& text) {
   const fs::path path = fs::temp_directory_path() / ("memest_shipped_test_" + std::to_string(std::hash<std::string>{}(text)) + ".json");
   std::ofstream(path) << text;
-  auto model = spec::read_model(path.string(), {{{"batch", 1}}, {}});
+  auto model = spec::read_model(path.string(), batch_of(1));
   fs::remove(path);
   return model;
 }
@@ -45,7 +51,7 @@ TEST_CASE("shipped specs count what PyTorch counts") {
   for (auto& [name, counts] : expected) {
     INFO(name);
     TestRun run;
-    auto model = spec::read_model((kRoot / "model_specs" / (name + ".json")).string(), {{{"batch", 1}}, {}});
+    auto model = spec::read_model((kRoot / "model_specs" / (name + ".json")).string(), batch_of(1));
     std::int64_t parameters = 0, bytes = 0;
     for (auto& p : model->root->parameters()) parameters += p.numel();
     auto buffers = model->root->named_buffers();
@@ -59,7 +65,9 @@ TEST_CASE("shipped specs count what PyTorch counts") {
 TEST_CASE("the classes of a shipped spec are a size") {
   TestRun run;
   const std::string path = (kRoot / "model_specs/resnet18.json").string();
-  auto model = spec::read_model(path, {{{"batch", 1}, {"classes", 10}}, {}});
+  spec::ReadOptions options = batch_of(1);
+  options.sizes.emplace_back("classes", 10);
+  auto model = spec::read_model(path, options);
   const auto parameters = model->root->named_parameters();
   REQUIRE(parameters.back().first == "fc.bias");
   CHECK(parameters.back().second.numel() == 10);
