@@ -49,14 +49,5 @@ const Op feature_alpha_dropout_{
     {"aten::feature_alpha_dropout_(Tensor(a!) self, float p, bool train) -> Tensor(a!)", Autocast::none, "noise", kSource},
     noisy<true, true, Place::in>};
 
-/// stochastic_depth draws its noise with it: the values are not known, nothing is allocated.
-Tensor bernoulli_(T self, double) {
-  node("BernoulliBackward2", {self}, {}, [](Backward& w) { w.out[0] = empty_like(w.grad[0]); }).in_place(self);
-  return self;
-}
-const Op bernoulli_in_place{{"aten::bernoulli_.float(Tensor(a!) self, float p=0.5, *, Generator? generator=None) -> Tensor(a!)",
-                             Autocast::none, "", "derivatives.yaml bernoulli_.float; native/cuda/Distributions.cpp"},
-                            bernoulli_};
-
 }  // namespace
 }  // namespace memest

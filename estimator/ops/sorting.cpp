@@ -278,21 +278,5 @@ const Op bincount_op{
     {"aten::bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor", Autocast::none, "", "native/cuda/SummaryOps.cu"},
     bincount};
 
-// isin_default: each element against all others
-Tensor isin(T elements, T test_elements, bool, bool) {
-  Tensor y = empty(elements.sizes(), DType::boolean);
-  if (elements.numel() == 0) return y;
-  CategoryScope category(Category::workspace);
-  Tensor equal = empty({elements.numel(), test_elements.numel()}, DType::boolean);
-  Tensor any = empty(elements.sizes(), DType::boolean);
-  any.reset();
-  equal.reset();
-  return y;
-}
-const Op isin_op{
-    {"aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False, bool invert=False) -> Tensor",
-     Autocast::none, "", "native/TensorCompare.cpp isin"},
-    isin};
-
 }  // namespace
 }  // namespace memest

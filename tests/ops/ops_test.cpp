@@ -73,7 +73,8 @@ class Case {
     Values args;
     for (auto& a : json_["args"]) args.push_back(value(a));
     KeywordArguments kwargs;
-    for (auto& [name, v] : json_.value("kwargs", Json::object()).items()) kwargs.emplace_back(name, value(v));
+    const Json given = json_.value("kwargs", Json::object());
+    for (auto& [name, v] : given.items()) kwargs.emplace_back(name, value(v));
     nn::ModulePtr layer;
     if (op_.starts_with("nn.")) layer = make_layer();
     Value out;
@@ -127,7 +128,8 @@ class Case {
 
   nn::ModulePtr make_layer() {
     KeywordArguments init;
-    for (auto& [name, v] : json_.value("init", Json::object()).items()) init.emplace_back(name, value(v));
+    const Json given = json_.value("init", Json::object());
+    for (auto& [name, v] : given.items()) init.emplace_back(name, value(v));
     Scoped<DType> dtype(runtime().default_dtype, dtype_);
     auto layer = nn::make_layer(op_.substr(3), init);
     layer->to_device();
@@ -229,7 +231,8 @@ std::vector<Line> read(const fs::path& folder) {
 }
 
 /// True where the case matches.
-bool check(const Line& line) {
+/// Whether memest makes the recorded sequence; says what differs unless the difference is known.
+bool check(const Line& line, bool known) {
   std::string problem;
   Recording recording;
   const Json json = Json::parse(line.case_text);
@@ -242,6 +245,7 @@ bool check(const Line& line) {
     }
   }
   if (problem.empty() && recording.text() == line.expected) return true;
+  if (known) return false;
   fmt::print("{}: {}\n    PyTorch {}\n", line.file, line.case_text, line.expected);
   if (!problem.empty())
     fmt::print("    memest  refuses: {}\n", problem);
@@ -324,17 +328,27 @@ int run(int argc, char** argv) {
     else
       folder = argv[i];
   }
+  // Cases that are recorded and not met yet. One that is met must leave the list, so that it only shrinks.
+  std::set<std::string> known;
+  {
+    std::ifstream in(folder / "known_differences.txt");
+    for (std::string line; std::getline(in, line);)
+      if (!line.empty() && line[0] != '#') known.insert(line);
+  }
   int cases = 0, failed = 0;
   for (auto& line : read(folder)) {
     bool wanted = true;
     for (auto& text : only) wanted &= (line.file + ": " + line.case_text).find(text) != std::string::npos;
     if (!wanted) continue;
     ++cases;
-    failed += !check(line);
+    const std::string name = line.file + ": " + line.case_text;
+    const bool is_known = known.contains(name), met = check(line, is_known);
+    if (met && is_known) fmt::print("known_differences.txt names a case that is met: remove {}\n", name);
+    failed += met == is_known;
   }
   int wrong = 0;
   if (only.empty()) wrong = check_records() + check_coverage(folder);
-  fmt::print("{} cases, {} differ; {} records or their cases are wrong\n", cases, failed, wrong);
+  fmt::print("{} cases, {} known to differ, {} wrong; {} records or their cases are wrong\n", cases, known.size(), failed, wrong);
   return failed || wrong || !cases ? 1 : 0;
 }
 
