@@ -148,7 +148,6 @@ const Op arctan2_op{{"aten::arctan2(Tensor self, Tensor other) -> Tensor", Autoc
 // native/BinaryOps.cpp ldexp: x * 2^other in two kernels; derivatives.yaml ldexp.Tensor
 Tensor ldexp_self(T g, T, T b, T) { return g * pow(2.0, b).conj(); }
 Tensor ldexp_other(T g, T, T, T y) { return g * Lazy(y).conj() * 0.5; }
-constexpr BinaryRule kLdexp{"LdexpBackward0", promote_float, ldexp_self, uses_other, ldexp_other, uses_result};
 template <bool InPlace>
 Tensor ldexp(T self, T other) {
   const bool wants_self = self.requires_grad(), wants_other = other.requires_grad();
