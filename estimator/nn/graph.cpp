@@ -151,7 +151,7 @@ void Graph::finish() {
     for (auto& [key, a] : n.kwargs) visit_slots(a, known);
     if (n.op == GraphNode::Op::output && i + 1 != nodes_.size())
       throw Error("the node after the output is never run").within(nodes_[i + 1].where);
-    if (n.op == GraphNode::Op::call_module) n.module = find(n.target);
+    if (n.op == GraphNode::Op::call_module && !n.target.empty()) n.module = find(n.target);  // "" would be the graph itself
     if (n.op == GraphNode::Op::call_module && !n.module) {
       std::vector<std::string> modules;
       for (auto& [name, child] : children()) modules.push_back(name);
