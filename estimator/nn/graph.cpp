@@ -124,13 +124,13 @@ std::vector<std::string> SizeExpression::symbols() const {
   return names;
 }
 
-int Graph::slot_of(const std::string& name) { return slots_.try_emplace(name, int(slots_.size())).first->second; }
+int GraphProgram::slot_of(const std::string& name) { return slots_.try_emplace(name, int(slots_.size())).first->second; }
 
-std::size_t Graph::placeholders() const {
+std::size_t GraphProgram::placeholders() const {
   return std::size_t(std::count_if(nodes_.begin(), nodes_.end(), [](auto& n) { return n.op == GraphNode::Op::placeholder; }));
 }
 
-void Graph::finish() {
+void GraphProgram::finish() {
   if (nodes_.empty() || nodes_.back().op != GraphNode::Op::output) throw Error("a graph ends with a node whose op is \"output\"");
   std::vector<bool> assigned(slots_.size(), false);
   std::vector<std::string> names(slots_.size());
@@ -151,14 +151,6 @@ void Graph::finish() {
     for (auto& [key, a] : n.kwargs) visit_slots(a, known);
     if (n.op == GraphNode::Op::output && i + 1 != nodes_.size())
       throw Error("the node after the output is never run").within(nodes_[i + 1].where);
-    if (n.op == GraphNode::Op::call_module && !n.target.empty()) n.module = find(n.target);  // "" would be the graph itself
-    if (n.op == GraphNode::Op::call_module && !n.module) {
-      std::vector<std::string> modules;
-      for (auto& [name, child] : children()) modules.push_back(name);
-      Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)),
-              did_you_mean(n.target, modules));
-      throw e.within(n.where);
-    }
     if ((n.op == GraphNode::Op::call_function || n.op == GraphNode::Op::call_method) && n.target.empty())
       throw Error("a call needs a target").within(n.where);
     n.slot = slot_of(n.name);
@@ -185,6 +177,22 @@ void Graph::finish() {
   }
 }
 
+void Graph::set_program(std::shared_ptr<const GraphProgram> program) {
+  program_ = std::move(program);
+  called_.assign(program_->nodes().size(), nullptr);
+  for (std::size_t i = 0; i < called_.size(); ++i) {
+    const GraphNode& n = program_->nodes()[i];
+    if (n.op != GraphNode::Op::call_module) continue;
+    if (!n.target.empty()) called_[i] = find(n.target);  // "" would be the graph itself
+    if (called_[i]) continue;
+    std::vector<std::string> modules;
+    for (auto& [name, child] : children()) modules.push_back(name);
+    Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)),
+            did_you_mean(n.target, modules));
+    throw e.within(n.where);
+  }
+}
+
 Value Graph::evaluate(const GraphArgument& a, const Values& frame) const {
   switch (a.form) {
     case GraphArgument::Form::constant: return a.constant;
@@ -206,7 +214,8 @@ Value Graph::evaluate(const GraphArgument& a, const Values& frame) const {
   }
 }
 
-Value Graph::run(const GraphNode& n, const Values& frame) {
+Value Graph::run(std::size_t node, const Values& frame) {
+  const GraphNode& n = program_->nodes()[node];
   if (n.op == GraphNode::Op::get_attr) {
     const auto dot = n.target.rfind('.');
     Module* owner = find(dot == std::string::npos ? "" : n.target.substr(0, dot));
@@ -225,7 +234,7 @@ Value Graph::run(const GraphNode& n, const Values& frame) {
   KeywordArguments keywords;
   for (auto& [key, a] : n.kwargs) keywords.emplace_back(key, evaluate(a, frame));
   switch (n.op) {
-    case GraphNode::Op::call_module: return n.module->call(arguments, keywords);
+    case GraphNode::Op::call_module: return called_[node]->call(arguments, keywords);
     case GraphNode::Op::custom: return run_custom(n, arguments);
     case GraphNode::Op::output: return arguments.empty() ? Value(None{}) : arguments[0];
     default: return call_function(n.target, arguments, keywords, n.op == GraphNode::Op::call_method);
@@ -253,10 +262,11 @@ Value Graph::run_custom(const GraphNode& n, const Values& arguments) {
 }
 
 Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) {
-  Values frame(slots_.size());
+  const GraphProgram& program = *program_;
+  Values frame(program.slots());
   std::size_t next = 0;
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const GraphNode& n = nodes_[i];
+  for (std::size_t i = 0; i < program.nodes().size(); ++i) {
+    const GraphNode& n = program.nodes()[i];
     Value result;
     if (n.op == GraphNode::Op::placeholder) {
       const Value* given = next < arguments.size() ? &arguments[next] : nullptr;
@@ -265,7 +275,7 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
       if (!given) {
         if (n.args.empty())
           throw Error(
-              fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, placeholders(), arguments.size()))
+              fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, program.placeholders(), arguments.size()))
               .within(n.where);
         result = evaluate(n.args[0], frame);  // a default
       } else {
@@ -274,7 +284,7 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
       ++next;
     } else {
       try {
-        result = run(n, frame);
+        result = run(i, frame);
       } catch (Error& e) {
         e.within(fmt::format("node '{}' ({})", n.name, n.where));
         throw;
@@ -283,7 +293,7 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
     }
     // The call's operands go first, then the name is bound, and with that its old value goes.
     bool unused = false;
-    for (int slot : dead_[i]) {
+    for (int slot : program.dead(i)) {
       if (slot == n.slot)
         unused = true;
       else

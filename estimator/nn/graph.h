@@ -47,9 +47,8 @@ struct GraphNode {
   std::string target;
   std::vector<GraphArgument> args;
   std::vector<std::pair<std::string, GraphArgument>> kwargs;
-  std::string where;         ///< JSON pointer, for messages
-  int slot = -1;             ///< its name's; filled in by Graph
-  Module* module = nullptr;  ///< of a call_module; filled in by Graph
+  std::string where;  ///< JSON pointer, for messages
+  int slot = -1;      ///< its name's; filled in by GraphProgram
 
   // of a custom op: what the user says of its outputs (shapes of sizes) and of what it saves
   struct Output {
@@ -60,32 +59,48 @@ struct GraphNode {
   std::vector<Output> outputs;
 };
 
-class Graph final : public Module {
+/// What graphs of the same text have in common: the nodes, the frame's slots and where values die.
+class GraphProgram {
  public:
-  explicit Graph(std::shared_ptr<const Symbols> symbols) : Module("Graph"), symbols_(std::move(symbols)) {}
   /// The slot of a name, made at first use.
   int slot_of(const std::string& name);
   bool has_name(const std::string& name) const { return slots_.contains(name); }
   const std::map<std::string, int>& names() const { return slots_; }
   void add(GraphNode node) { nodes_.push_back(std::move(node)); }
   void keep(const std::string& name) { kept_.push_back(name); }
-  /// Checks order and targets and works out where values die; throws Error. Call once, when all nodes and children are there.
+  /// Checks the order and works out where values die; throws Error. Call once, when all nodes are there.
   void finish();
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
+  std::size_t slots() const { return slots_.size(); }
   std::size_t placeholders() const;
+  /// Slots to clear after the i-th node.
+  const std::vector<int>& dead(std::size_t i) const { return dead_[i]; }
+
+ private:
+  std::map<std::string, int> slots_;
+  std::vector<GraphNode> nodes_;
+  std::vector<std::string> kept_;
+  std::vector<std::vector<int>> dead_;
+};
+
+class Graph final : public Module {
+ public:
+  explicit Graph(std::shared_ptr<const Symbols> symbols) : Module("Graph"), symbols_(std::move(symbols)) {}
+  /// The finished program, which copies of a layer share; call once, when all children are there. Throws Error for a call of a module that
+  /// the graph does not have.
+  void set_program(std::shared_ptr<const GraphProgram> program);
 
  protected:
   Value forward(const Values& arguments, const KeywordArguments& keywords) override;
 
  private:
   Value evaluate(const GraphArgument& argument, const Values& frame) const;
-  Value run(const GraphNode& node, const Values& frame);
+  Value run(std::size_t node, const Values& frame);
   Value run_custom(const GraphNode& node, const Values& arguments);
 
   std::shared_ptr<const Symbols> symbols_;
-  std::map<std::string, int> slots_;
-  std::vector<GraphNode> nodes_;
-  std::vector<std::string> kept_;
-  std::vector<std::vector<int>> dead_;  ///< slots to clear after each node
+  std::shared_ptr<const GraphProgram> program_;
+  std::vector<Module*> called_;  ///< of each node: the module of a call_module
 };
 
 }  // namespace memest::nn

@@ -85,13 +85,21 @@ std::vector<std::string> layer_names() {
   return names;
 }
 
-ModulePtr make_layer(const std::string& type, const KeywordArguments& arguments) {
+const LayerRecord& layer_record(const std::string& type) {
   const LayerRecord* layer = find_layer(type);
   if (!layer) throw Error(fmt::format("memest knows no layer '{}'", type.substr(0, 80)), did_you_mean(type, layer_names()));
+  return *layer;
+}
+Values bind_layer(const LayerRecord& layer, const KeywordArguments& arguments) {
   std::string problem;
-  auto values = bind_arguments(layer->schema(), {}, arguments, problem);
-  if (!values) throw Error(problem, "its signature is " + std::string(layer->signature()));
-  return layer->make(*values);
+  auto values = bind_arguments(layer.schema(), {}, arguments, problem);
+  if (!values) throw Error(problem, "its signature is " + std::string(layer.signature()));
+  return std::move(*values);
+}
+ModulePtr make_layer(const std::string& type, const KeywordArguments& arguments) {
+  const LayerRecord& layer = layer_record(type);
+  Values values = bind_layer(layer, arguments);
+  return layer.make(values);
 }
 
 bool is_function(const std::string& name) { return functions_by_name().contains(bare(name)) || !find_ops("aten::" + bare(name)).empty(); }

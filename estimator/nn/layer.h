@@ -101,7 +101,11 @@ const Container* find_container(const std::string& type);
 /// All names a spec's "type" may have, for messages.
 std::vector<std::string> layer_names();
 
-/// The layer of that type with these arguments by name; throws Error for unknown types and arguments, with near names.
+/// find_layer that throws Error for an unknown type, with near names.
+const LayerRecord& layer_record(const std::string& type);
+/// Arguments by name in the order of its signature; throws Error for unknown and missing ones.
+Values bind_layer(const LayerRecord& layer, const KeywordArguments& arguments);
+/// The layer of that type with these arguments.
 ModulePtr make_layer(const std::string& type, const KeywordArguments& arguments);
 
 /// Calls what graphs name: a function record, or the aten op of that name. `method`: the first argument is the object (x.view(2, 3)),

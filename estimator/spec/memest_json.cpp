@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_map>
 
 #include "base/text.h"
 #include "fake/runtime.h"
@@ -48,6 +49,12 @@ class SpecReader {
   }
 
  private:
+  /// A layer's record and its arguments.
+  struct LayerPlan {
+    const nn::LayerRecord* record;
+    Values arguments;
+  };
+
   void symbols(const Node& top) {
     auto& table = *model_.symbols;
     if (top.has("defaults")) top.at("defaults").each([&](const std::string& name, const Node& value) { table[name] = value.integer(); });
@@ -179,15 +186,23 @@ class SpecReader {
       name_layers(node.at("layers"), *made, inner.size());
       return made;
     }
+    try {
+      auto [plan, is_new] = plans_.try_emplace(&node.json());
+      if (is_new) plan->second = layer_plan(type, node);
+      Values arguments = plan->second.arguments;
+      return plan->second.record->make(arguments);
+    } catch (Error& e) {
+      throw e.has_place() ? e : e.within(nn::find_layer(type) ? node.where() : node.at("type").where());
+    }
+  }
+
+  LayerPlan layer_plan(const std::string& type, const Node& node) {
     KeywordArguments arguments;
     node.each([&](const std::string& key, const Node& value) {
       if (key != "type" && key != "repeat" && key != "name") arguments.emplace_back(key, constant(value));
     });
-    try {
-      return nn::make_layer(type, arguments);
-    } catch (Error& e) {
-      throw e.within(nn::find_layer(type) ? node.where() : node.at("type").where());
-    }
+    const nn::LayerRecord& record = nn::layer_record(type);
+    return {&record, nn::bind_layer(record, arguments)};
   }
 
   /// A constant of a layer's arguments: sizes may be symbols.
@@ -215,7 +230,7 @@ class SpecReader {
     return a.form == Form::tuple ? make_tuple(std::move(items)) : make_list(std::move(items));
   }
 
-  nn::GraphArgument argument(const Node& node, nn::Graph* graph) {
+  nn::GraphArgument argument(const Node& node, nn::GraphProgram* graph) {
     using Form = nn::GraphArgument::Form;
     const Json& j = node.json();
     nn::GraphArgument a;
@@ -307,7 +322,7 @@ class SpecReader {
   }
 
   nn::ModulePtr graph(const Node& node, int depth) {
-    auto made = std::make_shared<GraphBuilder>(model_.symbols);
+    auto made = std::make_shared<nn::Graph>(model_.symbols);
     if (depth > 0) node.allow({"type", "inputs", "modules", "parameters", "buffers", "nodes", "keep", "repeat", "name"});
     if (node.has("modules"))
       node.at("modules").each([&](const std::string& name, const Node& value) { made->register_module(name, layer(value, depth)); });
@@ -343,37 +358,31 @@ class SpecReader {
     };
     tensors("parameters", Category::parameter);
     tensors("buffers", Category::buffer);
+    auto& program = programs_[&node.json()];
+    if (!program) program = read_program(node);
+    made->set_program(program);
+    return made;
+  }
+
+  std::shared_ptr<const nn::GraphProgram> read_program(const Node& node) {
+    auto program = std::make_shared<nn::GraphProgram>();
     const Node nodes = node.at("nodes");
     nodes.array();
-    for (std::size_t i = 0; i < nodes.size(); ++i) made->graph().add(graph_node(nodes.at(i), *made));
+    for (std::size_t i = 0; i < nodes.size(); ++i) program->add(graph_node(nodes.at(i), *program));
     if (node.has("keep")) {
       const Node keep = node.at("keep");
       keep.array();
-      for (std::size_t i = 0; i < keep.size(); ++i) made->graph().keep(keep.at(i).text());
+      for (std::size_t i = 0; i < keep.size(); ++i) program->keep(keep.at(i).text());
     }
     try {
-      made->graph().finish();
+      program->finish();
     } catch (Error& e) {
       throw e.has_place() ? e : e.within(nodes.where());
     }
-    return made->take();
+    return program;
   }
 
-  /// A Graph while it is being filled: registering is its owner's business.
-  class GraphBuilder {
-   public:
-    explicit GraphBuilder(std::shared_ptr<const nn::Symbols> symbols) : graph_(std::make_shared<nn::Graph>(std::move(symbols))) {}
-    nn::Graph& graph() { return *graph_; }
-    void register_module(const std::string& name, nn::ModulePtr m) { graph_->register_module(name, std::move(m)); }
-    void register_parameter(const std::string& name, Tensor x) { graph_->register_parameter(name, std::move(x)); }
-    void register_buffer(const std::string& name, Tensor x) { graph_->register_buffer(name, std::move(x)); }
-    nn::ModulePtr take() { return graph_; }
-
-   private:
-    std::shared_ptr<nn::Graph> graph_;
-  };
-
-  nn::GraphNode graph_node(const Node& node, GraphBuilder& builder) {
+  nn::GraphNode graph_node(const Node& node, nn::GraphProgram& program) {
     node.allow({"name", "op", "target", "args", "kwargs", "outputs", "saved"});
     static constexpr std::pair<const char*, nn::GraphNode::Op> kOps[] = {{"placeholder", nn::GraphNode::Op::placeholder},
                                                                          {"call_module", nn::GraphNode::Op::call_module},
@@ -397,15 +406,12 @@ class SpecReader {
     if (node.has("args")) {
       const Node args = node.at("args");
       args.array();
-      for (std::size_t i = 0; i < args.size(); ++i) n.args.push_back(argument(args.at(i), &builder.graph()));
+      for (std::size_t i = 0; i < args.size(); ++i) n.args.push_back(argument(args.at(i), &program));
     }
     if (node.has("kwargs"))
       node.at("kwargs").each([&](const std::string& key, const Node& value) {
-        if (key != "device") n.kwargs.emplace_back(key, argument(value, &builder.graph()));
+        if (key != "device") n.kwargs.emplace_back(key, argument(value, &program));
       });
-    if (n.op == nn::GraphNode::Op::call_function && !nn::is_function(n.target)) {
-      // unknown functions are answered when they run: assumed, or an error with --strict
-    }
     if (n.op == nn::GraphNode::Op::custom) {
       const Node outputs = node.at("outputs");
       outputs.array();
@@ -421,7 +427,7 @@ class SpecReader {
         n.outputs.push_back(std::move(out));
       }
     }
-    builder.graph().slot_of(n.name);
+    program.slot_of(n.name);
     return n;
   }
 
@@ -429,6 +435,9 @@ class SpecReader {
   const ReadOptions& options_;
   std::size_t modules_ = 0;
   std::vector<std::string> unknown_;
+  // What is read once where a layer is repeated.
+  std::unordered_map<const Json*, LayerPlan> plans_;
+  std::unordered_map<const Json*, std::shared_ptr<const nn::GraphProgram>> programs_;
 };
 
 class MemestJson final : public Reader {

@@ -10,13 +10,13 @@ using namespace memest;
 using namespace memest::nn;
 
 namespace {
-GraphArgument value(Graph& g, const char* name) {
+GraphArgument value(GraphProgram& g, const char* name) {
   GraphArgument a;
   a.form = GraphArgument::Form::value;
   a.slot = g.slot_of(name);
   return a;
 }
-GraphNode call(Graph& g, const char* name, const char* function, std::vector<const char*> args) {
+GraphNode call(GraphProgram& g, const char* name, const char* function, std::vector<const char*> args) {
   GraphNode n;
   n.name = name;
   n.op = GraphNode::Op::call_function;
@@ -34,7 +34,8 @@ GraphNode simple(const char* name, GraphNode::Op op) {
 std::string frame_events(const char* first, const char* second, bool keep_first) {
   TestRun run;
   auto symbols = std::make_shared<Symbols>();
-  Graph g(symbols);
+  auto program = std::make_shared<GraphProgram>();
+  GraphProgram& g = *program;
   g.add(simple("x", GraphNode::Op::placeholder));
   g.slot_of("x");
   g.add(call(g, first, "relu", {"x"}));
@@ -46,10 +47,12 @@ std::string frame_events(const char* first, const char* second, bool keep_first)
   g.add(out);
   if (keep_first) g.keep(first);
   g.finish();
+  Graph graph(symbols);
+  graph.set_program(program);
   NoGrad guard;
   Tensor x = empty({128}, DType::float32);
   run.since();
-  Value y = g.call({x});
+  Value y = graph.call({x});
   return run.events();
 }
 }  // namespace
