@@ -1,7 +1,7 @@
 // Parses, runs, prints, maps errors to exit codes.
 #include <fmt/core.h>
-#include <new>
 
+#include <new>
 #include <string>
 #include <vector>
 

@@ -112,7 +112,7 @@ struct FormulaArity<void (C::*)(Backward&, A...) const> {
 }  // namespace detail
 
 /// A node whose saved tensors are an explicit list; the formula gets them as arguments, its closure holds scalars only.
-class FormulaNode final : public Node, public Recycled<FormulaNode> {
+class FormulaNode final : public Node {
  public:
   using Formula = std::function<void(Backward&, const Tensors& saved)>;
   FormulaNode(const char* node_name, std::uint64_t sequence, Formula formula, std::size_t arity)

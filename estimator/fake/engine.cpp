@@ -32,6 +32,7 @@ class GraphTask {
  public:
   /// Engine::execute: several roots hang off a GraphRoot, whose gradients arrive in their order.
   void run(const std::vector<Edge>& roots, const Tensors& gradients, bool retain_graph) {
+    states_.reserve(1024);
     for (auto& root : roots) count_dependencies(root.node.get());
     for (auto& root : roots) ++states_[root.node.get()].dependencies;
     for (std::size_t i = 0; i < roots.size(); ++i) {

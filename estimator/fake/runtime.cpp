@@ -55,7 +55,7 @@ void RunSettings::set_environment(std::string_view name, std::string_view value)
   }
 }
 
-Runtime::Runtime(RunSettings s) : settings(std::move(s)), outer_(std::exchange(current, this)) { trace.events.reserve(4096); }
+Runtime::Runtime(RunSettings s) : settings(std::move(s)), outer_(std::exchange(current, this)) { trace.events.reserve(65536); }
 
 Runtime::~Runtime() {
   for (int i = 0; i < 2; ++i) cublas_workspaces[i].reset(), cublaslt_workspaces[i].reset();

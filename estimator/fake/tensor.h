@@ -8,7 +8,6 @@
 #include "base/bytes.h"
 #include "base/dims.h"
 #include "base/dtype.h"
-#include "base/recycled.h"
 #include "fake/ref.h"
 #include "trace/trace.h"
 
@@ -18,7 +17,7 @@ enum class MemoryFormat : std::uint8_t { contiguous, preserve, channels_last, ch
 
 /// Device memory. Emits an alloc event when made and a free event when its last reference goes; nothing else emits them.
 /// A storage on the host, or of no bytes, emits none.
-struct Storage : Recycled<Storage> {
+struct Storage {
   Storage(Bytes bytes, bool host);
   ~Storage();
   Storage(const Storage&) = delete;
@@ -69,7 +68,7 @@ class Tensor {
 using Tensors = std::vector<Tensor>;
 using T = const Tensor&;  // an op's argument
 
-struct TensorImpl : Recycled<TensorImpl> {
+struct TensorImpl {
   int refs = 0;
   DType dtype = DType::float32;
   bool requires_grad = false;   ///< set on leaves

@@ -28,6 +28,7 @@ const std::unordered_map<std::string, std::vector<const FunctionRecord*>>& funct
 
 /// "torch.nn.functional.relu", "F.relu", "operator.add", "torch.Tensor.add": the last part.
 std::string bare(const std::string& name) {
+  if (name.find('.') == name.npos) return name;
   for (const char* prefix : {"torch.nn.functional.", "torch.Tensor.", "torch._C._nn.", "torch._C.", "torch.special.", "torch.", "F.",
                              "operator.", "_operator.", "math."})
     if (name.starts_with(prefix)) return bare(name.substr(std::string_view(prefix).size()));
