@@ -274,8 +274,8 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
         if (key == n.name) given = &v;
       if (!given) {
         if (n.args.empty())
-          throw Error(
-              fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, program.placeholders(), arguments.size()))
+          throw Error(fmt::format("the graph's input '{}' was not given: it takes {}, {} were given", n.name, program.placeholders(),
+                                  arguments.size()))
               .within(n.where);
         result = evaluate(n.args[0], frame);  // a default
       } else {
