@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "fake/autograd.h"
 #include "fake/runtime.h"
+#include "nn/moved.h"
 #include "ops/copy.h"
 
 namespace memest::nn {
@@ -128,6 +129,7 @@ void Module::to_device(MemoryFormat format) {
   };
   for (auto& [name, p] : parameters_) move(p, Category::parameter);
   for (auto& [name, b] : buffers_) move(b, Category::buffer);
+  if (auto* hook = dynamic_cast<AfterMove*>(this)) hook->moved();
 }
 
 void Module::train(bool mode) {

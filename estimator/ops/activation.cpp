@@ -91,7 +91,7 @@ Tensor prelu(T self, T weight) {
 // ---- RReLU ---------------------------------------------------------------------------------------------------------------
 constexpr const char* kRrelu = "derivatives.yaml rrelu_with_noise; native/Activation.cpp rrelu";
 Tensor rrelu_with_noise(T self, T noise, Number, Number, bool) {
-  auto fn = node("RreluWithNoiseBackward0", {self}, {self, noise}, [](Backward& w, T x, T) {
+  auto fn = node("RreluWithNoiseBackward0", {self}, {noise, self}, [](Backward& w, T, T x) {
     w.out[0] = elementwise({w.grad[0], x}, x.dtype());
   });
   Tensor y = empty_like(self);

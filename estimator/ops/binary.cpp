@@ -121,7 +121,7 @@ Tensor atan2(T self, T other) {
   const DType type = promote_float(self, other);
   Tensor original;
   if constexpr (InPlace) check_in_place(self, other), original = original_of(self, self.requires_grad() || other.requires_grad());
-  auto fn = node("Atan2Backward0", {self, other}, {InPlace ? original : self, other}, [](Backward& w, T a, T b) {
+  auto fn = node("Atan2Backward0", {self, other}, {other, InPlace ? original : self}, [](Backward& w, T b, T a) {
     const Tensor squares = Lazy(a) * a + Lazy(b) * b;
     const Tensor inverse = Lazy(squares).reciprocal();
     { const Tensor mask = compare("aten::eq", squares, 0); }

@@ -33,7 +33,7 @@ Bytes cub_radix_sort(I items, int key_size, int value_size, int bits) {
     return aligned((even_share_grid() * digits + 5632) * kOffset) + keys + values + kSlack;
   }
   constexpr I kDigits = 256;
-  const I tile = key_size == 4 ? 3072 : 3840;
+  const I tile = key_size != 4 ? 3840 : value_size == 4 ? 6528 : 3072;
   const I portion = ((I{1} << 28) - 1) / tile * tile, portions = ceil_div(items, portion), passes = ceil_div(I{bits}, I{8});
   Bytes total = aligned(portions * passes * kDigits * kOffset) + aligned(ceil_div(std::min(items, portion), tile) * kDigits * 4) +
                 aligned(portions * passes * 4);
@@ -45,12 +45,22 @@ Bytes cub_segmented_sort(I items, int key_size, int value_size) {
   return aligned(checked_mul(items, key_size)) + aligned(checked_mul(items, value_size)) + kSlack;
 }
 
+namespace {
+/// ScanTileState: a word for each tile, and for 32 before the first; a second allocation of one byte.
+Bytes tile_state(I items, I tile, I word) { return aligned((ceil_div(items, tile) + 32) * word) + 256 + kSlack; }
+}  // namespace
+
 Bytes cub_scan(I items, int accumulator_size) {
   const I tile = accumulator_size == 8 ? 896 : accumulator_size == 4 ? 1920 : 7680, word = accumulator_size == 4 ? 8 : 16;
-  constexpr I kPadding = 32;  // tiles before the first
-  return aligned((ceil_div(items, tile) + kPadding) * word) + 256 + kSlack;
+  return tile_state(items, tile, word);
 }
-Bytes cub_select(I items) { return aligned((ceil_div(items, I{2304}) + 32) * 8) + 256 + kSlack; }
+Bytes cub_scan_by_key(I items, int size) {  // the second allocation is the last key of each tile
+  const I tile = size == 8 ? 2240 : 3840;
+  return tile_state(items, tile, 16) - 256 + aligned((ceil_div(items, tile) + 1) * size);
+}
+Bytes cub_unique_by_key(I items, int size) { return tile_state(items, size == 8 ? 1344 : 2816, 16); }
+Bytes cub_unique(I items, int size) { return tile_state(items, size == 8 ? 1920 : 4608, 8); }
+Bytes cub_select(I items) { return tile_state(items, 2304, 8); }
 Bytes cub_reduce(I items) {
   constexpr I kSingleTile = 4096;
   return items <= kSingleTile ? 1 : aligned(even_share_grid() * 4) + kSlack;

@@ -12,6 +12,12 @@ Bytes cub_radix_sort(std::int64_t items, int key_size, int value_size, int bits)
 Bytes cub_segmented_sort(std::int64_t items, int key_size, int value_size);
 /// DeviceScan of this accumulator: 4 bytes (float, int), 8 (int64) or 2 (half types).
 Bytes cub_scan(std::int64_t items, int accumulator_size);
+/// DeviceScan::InclusiveSumByKey and InclusiveScanByKey of keys and values of this size: 4 or 8.
+Bytes cub_scan_by_key(std::int64_t items, int size);
+/// DeviceSelect::UniqueByKey of keys and values of this size: 4 or 8.
+Bytes cub_unique_by_key(std::int64_t items, int size);
+/// DeviceSelect::Unique of items of this size: 4 or 8.
+Bytes cub_unique(std::int64_t items, int size);
 /// DeviceSelect::Flagged and If.
 Bytes cub_select(std::int64_t items);
 /// DeviceReduce::Sum of 4-byte values.

@@ -41,8 +41,8 @@ Tensor mat2_grad(T grad, T mat1, bool columns) {
 
 Tensor mm(T self, T mat2) {
   check_matrices("mm", self, mat2);
-  auto fn = node("MmBackward0", {self, mat2}, {save_if(self, mat2), save_if(mat2, self)},
-                 [ca = column_major(self), cb = column_major(mat2)](Backward& w, T a, T b) {
+  auto fn = node("MmBackward0", {self, mat2}, {save_if(mat2, self), save_if(self, mat2)},
+                 [ca = column_major(self), cb = column_major(mat2)](Backward& w, T b, T a) {
                    if (w.needs(1)) w.out[1] = mat2_grad(w.grad[0], a, cb);
                    if (w.needs(0)) w.out[0] = mat1_grad(w.grad[0], b, ca);
                  });
@@ -331,7 +331,7 @@ Tensor linear(T input, T weight, T bias) {
 
 namespace ops {
 const Op<Tensor(T, T)> mm{
-    {"aten::mm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "self, mat2", "derivatives.yaml mm; native/cuda/Blas.cpp"},
+    {"aten::mm(Tensor self, Tensor mat2) -> Tensor", Autocast::lower, "mat2, self", "derivatives.yaml mm; native/cuda/Blas.cpp"},
     memest::mm};
 const Op<Tensor(T, T, T, const Scalar&, const Scalar&)> addmm{
     {"aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor", Autocast::lower, "mat1, mat2",

@@ -102,8 +102,8 @@ constexpr BinaryRule kMul{"MulBackward0",
 
 /// mul as the hot path: one kernel for each gradient.
 Tensor mul(T self, T other) {
-  auto fn = node("MulBackward0", {self, other}, {save_if(self, other), save_if(other, self)},
-                 [a = self.dtype(), b = other.dtype()](Backward& w, T x, T y) {
+  auto fn = node("MulBackward0", {self, other}, {save_if(other, self), save_if(self, other)},
+                 [a = self.dtype(), b = other.dtype()](Backward& w, T y, T x) {
                    if (w.needs(1)) w.out[1] = times(w.grad[0], x, b);
                    if (w.needs(0)) w.out[0] = times(w.grad[0], y, a);
                  });
@@ -121,7 +121,7 @@ constexpr BinaryRule kDiv{"DivBackward0",
                           uses_self | uses_other};
 Tensor div(T self, T other) {
   auto fn =
-      node("DivBackward0", {self, other}, {save_if(self, other), other}, [a = self.dtype(), b = other.dtype()](Backward& w, T x, T y) {
+      node("DivBackward0", {self, other}, {other, save_if(self, other)}, [a = self.dtype(), b = other.dtype()](Backward& w, T y, T x) {
         if (w.needs(1)) w.out[1] = of_type(kDiv.other_gradient(w.grad[0], x, y, {}), b);
         if (w.needs(0)) w.out[0] = of_type(over(w.grad[0], y), a);
       });

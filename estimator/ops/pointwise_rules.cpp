@@ -49,9 +49,9 @@ bool keeps(const BinaryRule& rule, Uses what, bool self_grad, bool other_grad) {
   return (rule.self_gradient && self_grad && (rule.self_uses & what)) || (rule.other_gradient && other_grad && (rule.other_uses & what));
 }
 
-/// Saved: self, other, result, each where a gradient that is wanted looks at it.
+/// Saved: other, self, result (derivatives.yaml's formulas save by name), each where a gradient that is wanted looks at it.
 auto binary_formula(const BinaryRule& rule) {
-  return [&rule](Backward& w, T self, T other, T result) {
+  return [&rule](Backward& w, T other, T self, T result) {
     if (w.needs(1) && rule.other_gradient) w.out[1] = rule.other_gradient(w.grad[0], self, other, result);
     if (w.needs(0) && rule.self_gradient) w.out[0] = rule.self_gradient(w.grad[0], self, other, result);
   };
@@ -66,7 +66,7 @@ Tensor apply_binary(const BinaryRule& rule, T self, T other) {
   const bool self_grad = self.requires_grad(), other_grad = other.requires_grad();
   auto fn = node(
       rule.node, {self, other},
-      {keeps(rule, uses_self, self_grad, other_grad) ? self : Tensor(), keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor()},
+      {keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor(), keeps(rule, uses_self, self_grad, other_grad) ? self : Tensor()},
       binary_formula(rule));
   Tensor y = elementwise({self, other}, type);
   fn.outputs({y}, {keeps(rule, uses_result, self_grad, other_grad) ? y : Tensor()});
@@ -82,7 +82,7 @@ Tensor apply_binary_(const BinaryRule& rule, T self, T other) {
   const bool self_grad = self.requires_grad(), other_grad = other.requires_grad();
   Tensor original = original_of(self, keeps(rule, uses_self, self_grad, other_grad));
   auto fn =
-      node(rule.node, {self, other}, {original, keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor()}, binary_formula(rule));
+      node(rule.node, {self, other}, {keeps(rule, uses_other, self_grad, other_grad) ? other : Tensor(), original}, binary_formula(rule));
   original.reset();
   fn.in_place(self, {keeps(rule, uses_result, self_grad, other_grad) ? self : Tensor()});
   return self;

@@ -204,8 +204,8 @@ Tensor clamp_tensors(T self, T min, T max) {
   if (!min && !max) throw Error("clamp: at least one of min or max must not be None");
   if (!min || !max) return InPlace ? apply_binary_(kClampBound, self, min ? min : max) : apply_binary(kClampBound, self, min ? min : max);
   Tensor original = InPlace ? original_of(self, self.requires_grad() || min.requires_grad() || max.requires_grad()) : Tensor();
-  auto fn = node("ClampBackward0", {self, min, max}, {InPlace ? original : self, min, max},
-                 [](Backward& w, T x, T a, T b) { clamp_both_backward(w, x, a, b); });
+  auto fn = node("ClampBackward0", {self, min, max}, {max, min, InPlace ? original : self},
+                 [](Backward& w, T b, T a, T x) { clamp_both_backward(w, x, a, b); });
   original.reset();
   if constexpr (InPlace) {
     fn.in_place(self);
@@ -287,11 +287,12 @@ Tensor lerp_tensor(T self, T end, T weight) {
   const bool of_weight = weight.requires_grad();
   Tensor original = InPlace ? original_of(self, of_weight) : Tensor();
   auto fn = node("LerpBackward1", {self, end, weight},
-                 {InPlace     ? original
+                 {of_weight ? end : Tensor(),
+                  InPlace     ? original
                   : of_weight ? self
                               : Tensor(),
-                  of_weight ? end : Tensor(), weight},
-                 [](Backward& w, T a, T b, T t) {
+                  weight},
+                 [](Backward& w, T b, T a, T t) {
                    T g = w.grad[0];
                    if (w.needs(1)) w.out[1] = g * Lazy(t).conj();
                    if (w.needs(0)) w.out[0] = g * (1 - Lazy(t)).conj();

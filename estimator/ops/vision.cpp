@@ -311,7 +311,7 @@ Tensor without_zero_strides(T x) {
 }
 Tensor cudnn_grid_sampler(T self, T grid) {
   check_grid(self, grid, 4);
-  auto fn = node("CudnnGridSamplerBackward0", {self, grid}, {self, grid}, [](Backward& w, T x, T g) {
+  auto fn = node("CudnnGridSamplerBackward0", {self, grid}, {grid, self}, [](Backward& w, T g, T x) {
     const Tensor x_in = without_zero_strides(x);
     const Tensor g_in = ops::contiguous_tensor(g);
     const Tensor grad = without_zero_strides(w.grad[0]);

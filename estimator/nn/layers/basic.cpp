@@ -1,4 +1,4 @@
-// torch.nn: Linear, Identity, Flatten, Dropout, Embedding (torch/nn/modules/{linear,flatten,dropout,sparse}.py).
+// torch.nn: Linear, Identity, Flatten, Unflatten, Dropout (torch/nn/modules/{linear,flatten,dropout}.py).
 #include "nn/layer.h"
 #include "ops/ops.h"
 
@@ -35,6 +35,18 @@ class Flatten final : public UnaryModule {
 const Layer flatten{"Flatten(int start_dim=1, int end_dim=-1)",
                     [](I start_dim, I end_dim) -> ModulePtr { return std::make_shared<Flatten>(start_dim, end_dim); }};
 
+class Unflatten final : public UnaryModule {
+ public:
+  Unflatten(I dim, const Dims& sizes) : UnaryModule("Unflatten"), dim_(dim), sizes_(sizes) {}
+  Tensor forward(T input) override { return Unbox<Tensor>::from(call_op("aten::unflatten", {input, dim_, list_of(sizes_)}, {})); }
+
+ private:
+  I dim_;
+  Dims sizes_;
+};
+const Layer unflatten{"Unflatten(int dim, int[] unflattened_size)",
+                      [](I dim, const Dims& sizes) -> ModulePtr { return std::make_shared<Unflatten>(dim, sizes); }};
+
 class Dropout final : public UnaryModule {
  public:
   Dropout(double p, bool inplace) : UnaryModule("Dropout"), p_(p), inplace_(inplace) {}
@@ -49,29 +61,6 @@ class Dropout final : public UnaryModule {
 };
 const Layer dropout{"Dropout(float p=0.5, bool inplace=False)",
                     [](double p, bool inplace) -> ModulePtr { return std::make_shared<Dropout>(p, inplace); }};
-
-class Embedding final : public UnaryModule {
- public:
-  Embedding(I num_embeddings, I embedding_dim, std::optional<I> padding_idx, bool scale_grad_by_freq)
-      : UnaryModule("Embedding"), padding_idx_(padding_idx.value_or(-1)), scale_grad_by_freq_(scale_grad_by_freq) {
-    new_parameter("weight", {num_embeddings, embedding_dim});
-  }
-  Tensor forward(T input) override { return ops::embedding(parameter(0), input, padding_idx_, scale_grad_by_freq_, false); }
-
- private:
-  I padding_idx_;
-  bool scale_grad_by_freq_;
-};
-const Layer embedding{
-    "Embedding(int num_embeddings, int embedding_dim, int? padding_idx=None, float? max_norm=None, float norm_type=2.0, bool "
-    "scale_grad_by_freq=False, "
-    "bool sparse=False)",
-    [](I num_embeddings, I embedding_dim, std::optional<I> padding_idx, std::optional<double> max_norm, double, bool scale_grad_by_freq,
-       bool sparse) -> ModulePtr {
-      if (max_norm) throw Error("Embedding: max_norm is not modelled");
-      if (sparse) throw Error("Embedding: sparse gradients are not modelled");
-      return std::make_shared<Embedding>(num_embeddings, embedding_dim, padding_idx, scale_grad_by_freq);
-    }};
 
 /// x + body(x).
 class Residual final : public UnaryModule {
