@@ -26,8 +26,9 @@ void check_indices(const char* name, T weight, T indices) {
 
 // ---- the gradient of a table -----------------------------------------------------------------------------------------------------
 
-/// embedding_backward_cuda_kernel: rows of equal indices are summed in pieces of ten, then the pieces.
-Tensor sum_segments(T grad, I n, int index_size, I rows) {
+/// embedding_backward_cuda_kernel: rows of equal indices are summed in pieces of ten, then the pieces. A table of
+/// fewer rows than four for each multiprocessor, of many pieces each, gets them added atomically, in float32.
+Tensor sum_segments(T grad, I n, int index_size, I rows, bool bags) {
   constexpr I kRowsPerThread = 10;  // NROWS_PER_THREAD
   const I width = grad.size(-1), segments = std::min(rows, n), pieces = n / kRowsPerThread + segments;
   const int sum_size = grad.dtype() == DType::float64 ? 8 : 4;
@@ -39,12 +40,19 @@ Tensor sum_segments(T grad, I n, int index_size, I rows) {
   }
   Scratch sizes(checked_mul(segments, index_size)), piece_offsets(checked_mul(segments, index_size));
   { Scratch scan(cub_scan(segments, index_size)); }
-  Scratch piece_count(8), piece_starts(checked_mul(pieces, index_size)), sums(checked_mul(checked_mul(pieces, width), sum_size));
+  Scratch piece_count(8), piece_starts(checked_mul(pieces, index_size));
+  const bool atomic = !bags && rows < 4 * I{runtime().settings.device.multiprocessors} && pieces > 4 * rows;
+  if (!atomic) {
+    Scratch sums(checked_mul(checked_mul(pieces, width), sum_size));
+    return result;
+  }
+  Scratch piece_segments(checked_mul(pieces, index_size));
+  Scratch sums(is_reduced_floating(grad.dtype()) ? checked_mul(checked_mul(rows, width), sum_size) : 0);
   return result;
 }
 
 /// The indices sorted with their places, and how often each occurs where the gradient is divided by that.
-Tensor grad_by_sorting(T grad, T indices, I rows, bool scale_grad_by_freq) {
+Tensor grad_by_sorting(T grad, T indices, I rows, bool scale_grad_by_freq, bool bags) {
   if (!runtime().settings.kernel_scratch()) return ops::zeros({rows, grad.size(-1)}, grad.dtype());
   const I n = indices.numel();
   const int size = item_size(indices.dtype());
@@ -60,14 +68,14 @@ Tensor grad_by_sorting(T grad, T indices, I rows, bool scale_grad_by_freq) {
     { Scratch sums(cub_scan_by_key(n, size)); }
     { Scratch largest(cub_scan_by_key(n, size)); }
   }
-  return sum_segments(grad, n, size, rows);
+  return sum_segments(grad, n, size, rows, bags);
 }
 
 Tensor embedding_dense_backward(T grad_output, T indices, I rows, bool scale_grad_by_freq) {
   constexpr I kMostUnsorted = 3072;
   const Tensor list = ops::contiguous_tensor(indices), grad = ops::contiguous_tensor(grad_output);
   if (list.numel() <= kMostUnsorted && !scale_grad_by_freq) return ops::zeros({rows, grad.size(-1)}, grad.dtype());
-  return grad_by_sorting(grad, list, rows, scale_grad_by_freq);
+  return grad_by_sorting(grad, list, rows, scale_grad_by_freq, false);
 }
 
 Tensor embedding(T weight, T indices, I, bool scale_grad_by_freq, bool sparse) {
@@ -122,7 +130,7 @@ ops::BagResult embedding_bag_kernel(T weight, T indices_, T offsets_, bool scale
                      return;
                    }
                    const Tensor list = ops::to(i, promote_types(i.dtype(), offsets.dtype()));
-                   w.out[0] = grad_by_sorting(grad, list, rows, scale_grad_by_freq);
+                   w.out[0] = grad_by_sorting(grad, list, rows, scale_grad_by_freq, true);
                  });
   const DType type = promote_types(indices_.dtype(), offsets_.dtype());
   const Tensor indices = ops::to(indices_, type), offsets = ops::to(offsets_, type);
