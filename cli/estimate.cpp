@@ -235,7 +235,10 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--zero-grad-at", o.zero_grad_at, "start of the step, before-backward, or end of the step: gradients live until then")
       ->group(run)
       ->capture_default_str();
-  sub->add_option("--loss", o.loss, "cross_entropy, mse, sum, mean, none; the spec's own where it names one, else sum")->group(run);
+  sub->add_option("--loss", o.loss,
+                  "cross_entropy, mse, l1, bce_with_logits, ... (memest list losses), sum, mean or none; the spec's own where it names "
+                  "one, else sum")
+      ->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);
   sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state")->group(run)->capture_default_str();
   sub->add_option("--inputs", o.inputs, "loader moves each batch to the GPU; resident keeps one there for the whole run")

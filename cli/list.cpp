@@ -39,7 +39,7 @@ void list_optimizers() {
   fmt::print("none\n");
 }
 void list_losses() {
-  for (auto& loss : run::all_losses()) fmt::print("{:<16} {}\n", loss.name, loss.what);
+  for (auto* loss : run::all_losses()) fmt::print("{:<23} {}\n", loss->name, loss->what);
 }
 void list_layers() {
   for (auto* c : nn::all_containers()) fmt::print("{}(layers)  {}\n", c->name, c->what);

@@ -4,6 +4,7 @@
 #include "ops/factories.h"
 #include "ops/iterator.h"
 #include "ops/pointwise.h"
+#include "ops/reduction_kernels.h"
 #include "ops/views.h"
 
 namespace memest {
@@ -37,10 +38,11 @@ Tensor mean_over(const char* name, T self, const std::vector<bool>& mask, bool k
     w.out[0] = ops::div_scalar(expanded, 2);
   });
   Tensor y = empty(reduced_sizes(self.sizes(), mask, keepdim), dtype);
+  const Tensor input = reduction_input(self, dtype);
   const int accumulator = item_size(op_math_type(dtype));
-  reduce_scratch(self, mask,
+  reduce_scratch(input, mask,
                  {.accumulator_size = accumulator,
-                  .input_size = item_size(self.dtype()),
+                  .input_size = item_size(input.dtype()),
                   .accumulates_in_output = !is_reduced_floating(dtype) || is_complex(dtype),
                   .output_size = item_size(dtype)});
   fn.outputs({y});
@@ -72,6 +74,23 @@ Tensor new_zeros(T like, const Dims& sizes) { return ops::zeros(sizes, like.dtyp
 
 }  // namespace
 
+Tensor reduction_input(T x, DType dtype) {
+  const bool as_it_is = x.dtype() == dtype || (is_reduced_floating(x.dtype()) && dtype == DType::float32);
+  return as_it_is || !runtime().settings.kernel_scratch() ? x : empty_like(x, dtype);
+}
+Tensor reduced(T x, const std::vector<bool>& mask, bool keepdim, DType dtype, const Accumulator& state) {
+  return ops::reduce_kernel(x, mask, keepdim, dtype,
+                            {.accumulator_size = state.size,
+                             .input_size = item_size(x.dtype()),
+                             .input_vec_size = state.vec,
+                             .accumulates_in_output = state.in_output,
+                             .output_size = item_size(dtype)});
+}
+Tensor count(T mask, const std::vector<bool>& dims, bool keepdim) {
+  Scoped<const char*> scope(runtime().op, "aten::sum");
+  return ops::sum_kernel(mask, dims, keepdim, DType::int64);
+}
+
 namespace ops {
 const Op<Tensor(T, std::optional<DType>)> sum{
     {"aten::sum(Tensor self, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "", kReduce}, memest::sum};
@@ -100,10 +119,11 @@ Tensor reduce_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dty
 Tensor sum_kernel(T x, const std::vector<bool>& mask, bool keepdim, DType dtype) {
   Tensor y = empty(reduced_sizes(x.sizes(), mask, keepdim), dtype);
   // native/cuda/ReduceSumProdKernel.cu: half types load eight at a time along the input
-  const bool half = is_reduced_floating(x.dtype());
-  reduce_scratch(x, mask,
+  const Tensor input = reduction_input(x, dtype);
+  const bool half = is_reduced_floating(input.dtype());
+  reduce_scratch(input, mask,
                  {.accumulator_size = item_size(op_math_type(dtype)),
-                  .input_size = item_size(x.dtype()),
+                  .input_size = item_size(input.dtype()),
                   .input_vec_size = half ? 8 : 4,
                   .accumulates_in_output = !is_reduced_floating(dtype),
                   .output_size = item_size(dtype)});

@@ -129,8 +129,8 @@ bool convert(const Argument& a, Value& v) {
     case Kind::dtype: return std::holds_alternative<DType>(v);
     case Kind::string: return std::holds_alternative<std::string>(v);
     case Kind::memory_format: return std::holds_alternative<MemoryFormat>(v);
-    case Kind::int_list:
-      if (is_int(v)) {
+    case Kind::int_list:  // a number stands for a list, True and False do not
+      if (std::holds_alternative<std::int64_t>(v)) {
         if (!a.list_size) return false;
         v = make_list(Values(std::size_t(a.list_size), v));
         return true;

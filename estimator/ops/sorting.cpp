@@ -8,6 +8,7 @@
 #include "ops/factories.h"
 #include "ops/indexing.h"
 #include "ops/iterator.h"
+#include "ops/reduction_kernels.h"
 #include "ops/views.h"
 
 namespace memest {
@@ -165,6 +166,66 @@ Pair kthvalue(T self, I k, I dim_, bool keepdim) {
 const Op kthvalue_op{{"aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)",
                       Autocast::none, "indices", "derivatives.yaml kthvalue; native/cuda/Sorting.cpp"},
                      kthvalue};
+
+// ---- median, mode ---------------------------------------------------------------------------------------------------------------
+
+/// What stands in the middle of all elements sorted; nanmedian counts those that are numbers first.
+template <bool IgnoresNan>
+Tensor median(T self) {
+  auto fn = node(IgnoresNan ? "NanmedianBackward0" : "MedianBackward0", {self}, {self},
+                 [](Backward& w, T x, T y) { w.out[0] = evenly_distribute_backward(w.grad[0], x, y); });
+  Tensor y;
+  {
+    NoGrad below;
+    Tensor sorted = std::get<0>(sort_any(ops::flatten(self, 0, -1), -1));
+    if constexpr (IgnoresNan) {
+      Tensor place;
+      {
+        const Tensor nan = empty(sorted.sizes(), DType::boolean), number = count(nan, std::vector<bool>{true}, false);
+        const Tensor others = empty({}, DType::int64), half = empty({}, DType::float32);
+        place = empty({}, DType::int64);
+      }
+      y = empty({}, self.dtype());
+    } else {
+      const Tensor last_is_nan = empty({}, DType::boolean);
+      y = empty({}, self.dtype());
+    }
+  }
+  fn.outputs({y}, {y});
+  return y;
+}
+const Op median_op{{"aten::median(Tensor self) -> Tensor", Autocast::none, "self, result", "derivatives.yaml; native/cuda/Sorting.cpp"},
+                   median<false>};
+const Op nanmedian_op{
+    {"aten::nanmedian(Tensor self) -> Tensor", Autocast::none, "self, result", "derivatives.yaml; native/cuda/Sorting.cpp"}, median<true>};
+Pair along(const char* name, T self, I dim, bool keepdim) {
+  const auto mask = reduction_mask(Dims{dim}, self.dim());
+  return selecting(name, self, [&](Tensor& values, Tensor& indices) {
+    values = empty(reduced_sizes(self.sizes(), mask, keepdim), self.dtype());
+    indices = empty(values.sizes(), DType::int64);
+  });
+}
+const Op median_dim_op{{"aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", Autocast::none,
+                        "indices", "derivatives.yaml; native/cuda/Sorting.cpp"},
+                       +[](T self, I dim, bool keepdim) { return along("MedianBackward1", self, dim, keepdim); }};
+const Op nanmedian_dim_op{{"aten::nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)",
+                           Autocast::none, "indices", "derivatives.yaml; native/cuda/Sorting.cpp"},
+                          +[](T self, I dim, bool keepdim) { return along("NanmedianBackward1", self, dim, keepdim); }};
+/// The dimension is brought to the end: a copy where it is not there. Slices beyond 2048 elements take more, which is not modelled.
+Pair mode(T self, I dim_, bool keepdim) {
+  const int dim = wrap_dim(dim_, self.dim());
+  const auto mask = reduction_mask(Dims{dim}, self.dim());
+  return selecting("ModeBackward0", self, [&](Tensor& values, Tensor& indices) {
+    values = empty(reduced_sizes(self.sizes(), mask, keepdim), self.dtype());
+    indices = empty(values.sizes(), DType::int64);
+    if (self.dim() == 0 || !runtime().settings.kernel_scratch()) return;
+    NoGrad below;
+    const Tensor slices = ops::contiguous_tensor(ops::transpose(self, dim, -1));
+  });
+}
+const Op mode_op{{"aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (Tensor values, Tensor indices)", Autocast::none, "indices",
+                  "derivatives.yaml; native/cuda/TensorModeKernel.cpp"},
+                 mode};
 
 // ---- unique: sizes depend on values -----------------------------------------------------------------------------------------------
 

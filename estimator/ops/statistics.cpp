@@ -1,12 +1,11 @@
-// Variances, extremes, norms and other reductions (derivatives.yaml; FunctionsManual.cpp; aten/src/ATen/native/ReduceOps.cpp,
-// native/cuda/Reduce{Moment,Max,Min,Norm,Logic,ArgMax}*.cu, LinearAlgebra.cpp, Distance.cpp).
-#include <cmath>
-
+// Variances, extremes and other reductions (derivatives.yaml; FunctionsManual.cpp; aten/src/ATen/native/ReduceOps.cpp,
+// native/cuda/Reduce{Moment,Max,Min,Logic,ArgMax}*.cu).
 #include "ops/copy.h"
 #include "ops/expression.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
 #include "ops/pointwise.h"
+#include "ops/reduction_kernels.h"
 #include "ops/reductions.h"
 #include "ops/views.h"
 
@@ -17,28 +16,10 @@ using DimList = std::optional<Dims>;
 using Mask = std::vector<bool>;
 constexpr const char* kSource = "derivatives.yaml; aten/src/ATen/native/ReduceOps.cpp";
 
-/// One reduction: `accumulator` bytes of state for each output; state of another kind than the output cannot wait in it.
-Tensor reduced(T x, const Mask& mask, bool keepdim, DType dtype, int accumulator, bool in_output, int vec = 4) {
-  return ops::reduce_kernel(x, mask, keepdim, dtype,
-                            {.accumulator_size = accumulator,
-                             .input_size = item_size(x.dtype()),
-                             .input_vec_size = vec,
-                             .accumulates_in_output = in_output,
-                             .output_size = item_size(dtype)});
-}
 Mask mask_of(T x, const DimList& dims) { return reduction_mask(dims && dims->empty() ? DimList() : dims, x.dim()); }
 void check_floating(const char* op, T x) {
   if (!is_floating(x.dtype())) throw Error(std::string(op) + ": the input must be floating point, found " + describe(x));
 }
-/// at::sum of a mask: it becomes int64 first.
-Tensor count(T mask, const Mask& dims, bool keepdim) {
-  Scoped<const char*> scope(runtime().op, "aten::sum");
-  Tensor y = empty(reduced_sizes(mask.sizes(), dims, keepdim), DType::int64);
-  const Tensor numbers = empty_like(mask, DType::int64);
-  reduce_scratch(numbers, dims, {.accumulator_size = 8, .input_size = 8, .output_size = 8});
-  return y;
-}
-
 // ---- var, std ------------------------------------------------------------------------------------------------------------
 Tensor var_backward(T g, T x, const Mask& mask, bool keepdim) {
   const Tensor restored = ops::restore_reduced(g, mask, keepdim || x.dim() == 0);
@@ -56,7 +37,7 @@ Tensor var_backward(T g, T x, const Mask& mask, bool keepdim) {
 }
 /// WelfordData: mean, m2, count twice, four bytes each (or eight for float64).
 Tensor moment(T x, const Mask& mask, bool keepdim) {
-  return reduced(x, mask, keepdim, x.dtype(), x.dtype() == DType::float64 ? 32 : 16, false, 2);
+  return reduced(x, mask, keepdim, x.dtype(), {.size = x.dtype() == DType::float64 ? 32 : 16, .in_output = false, .vec = 2});
 }
 Tensor var(T self, const DimList& dim, bool keepdim) {
   check_floating("var", self);
@@ -111,11 +92,11 @@ std::tuple<Tensor, Tensor> with_mean(T self, const DimList& dim, bool keepdim) {
   return {y, mean};
 }
 #define MEMEST_MOMENT(NAME, RESULT, FUNCTION)                                                                                              \
+  const Op NAME##_all{{"aten::" #NAME "(Tensor self, bool unbiased=True) -> " RESULT, Autocast::none, "self", kSource},                    \
+                      +[](T self, bool) { return FUNCTION(self, std::nullopt, false); }};                                                  \
   const Op NAME##_dim{{"aten::" #NAME ".dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> " RESULT, Autocast::none, \
                        "self", kSource},                                                                                                   \
                       +[](T self, const DimList& dim, bool, bool keepdim) { return FUNCTION(self, dim, keepdim); }};                       \
-  const Op NAME##_all{{"aten::" #NAME "(Tensor self, bool unbiased=True) -> " RESULT, Autocast::none, "self", kSource},                    \
-                      +[](T self, bool) { return FUNCTION(self, std::nullopt, false); }};                                                  \
   const Op NAME##_correction{                                                                                                              \
       {"aten::" #NAME ".correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> " RESULT,             \
        Autocast::none, "self", kSource},                                                                                                   \
@@ -138,7 +119,7 @@ Tensor extreme(T self, const Dims& dim, bool keepdim, const char* name) {
     const Tensor each = ops::binary("aten::div", g, number, g.dtype());
     w.out[0] = ops::binary("aten::mul", each, equal, g.dtype());
   });
-  Tensor y = reduced(self, mask, keepdim, self.dtype(), item_size(self.dtype()), true);
+  Tensor y = reduced(self, mask, keepdim, self.dtype(), {item_size(self.dtype())});
   fn.outputs({y}, {y});
   return y;
 }
@@ -146,18 +127,10 @@ const Op amax_op{{"aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) ->
                  +[](T self, const Dims& dim, bool keepdim) { return extreme(self, dim, keepdim, "AmaxBackward0"); }};
 const Op amin_op{{"aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor", Autocast::none, "self, result", kSource},
                  +[](T self, const Dims& dim, bool keepdim) { return extreme(self, dim, keepdim, "AminBackward0"); }};
-/// max, min of all elements: evenly_distribute_backward.
+/// max, min of all elements.
 Tensor extreme_of_all(T self, const char* name) {
-  const Mask mask(std::size_t(self.dim()), true);
-  auto fn = node(name, {self}, {self}, [mask](Backward& w, T x, T y) {
-    const Tensor equal = compare("aten::eq", x, y);
-    const Tensor value_nan = compare("aten::isnan", y, y);
-    const Tensor either = compare("aten::isnan", x, x);
-    const Tensor number = count(either, mask, false);
-    const Tensor each = ops::binary("aten::div", w.grad[0], number, w.grad[0].dtype());
-    w.out[0] = ops::binary("aten::mul", either, each, w.grad[0].dtype());
-  });
-  Tensor y = reduced(self, mask, false, self.dtype(), item_size(self.dtype()), true);
+  auto fn = node(name, {self}, {self}, [](Backward& w, T x, T y) { w.out[0] = evenly_distribute_backward(w.grad[0], x, y); });
+  Tensor y = reduced(self, Mask(std::size_t(self.dim()), true), false, self.dtype(), {item_size(self.dtype())});
   fn.outputs({y}, {y});
   return y;
 }
@@ -186,13 +159,57 @@ const Op min_dim{
     {"aten::min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)", Autocast::none, "indices", kSource},
     +[](T self, I dim, bool keepdim) { return extreme_with_index(self, dim, keepdim, "MinBackward0"); }};
 Tensor place(T self, std::optional<I> dim, bool keepdim) {
-  return reduced(self, mask_of(self, dim ? DimList(Dims{*dim}) : DimList()), keepdim, DType::int64, 16, false);
+  return reduced(self, mask_of(self, dim ? DimList(Dims{*dim}) : DimList()), keepdim, DType::int64, {.size = 16, .in_output = false});
 }
 const Op argmax_op{{"aten::argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", Autocast::none, "", kSource}, place};
 const Op argmin_op{{"aten::argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", Autocast::none, "", kSource}, place};
 
+// ---- aminmax -------------------------------------------------------------------------------------------------------------
+/// scale_grad_by_count: the gradient shared among the elements that equal the extreme.
+Tensor shared_among(T equal, T gradient, const Mask& mask) {
+  const Tensor number = count(equal, mask, true);
+  const Tensor each = ops::binary("aten::div", gradient, number, gradient.dtype());
+  return ops::binary("aten::mul", each, equal, gradient.dtype());
+}
+std::tuple<Tensor, Tensor> aminmax(T self, std::optional<I> dim, bool keepdim) {
+  const Mask mask = mask_of(self, dim ? DimList(Dims{*dim}) : DimList());
+  auto fn = node("AminmaxBackward0", {self}, {self}, [mask, keepdim](Backward& w, T x, T least, T most) {
+    const bool keeps = keepdim || x.dim() == 0;
+    auto gradient = [&](T g, T value) -> Tensor {
+      if (!g) return {};
+      const Tensor equal = compare("aten::eq", ops::restore_reduced(value, mask, keeps), x);
+      return shared_among(equal, ops::restore_reduced(g, mask, keeps), mask);
+    };
+    w.out[0] = gradient(w.grad[0], least);
+    if (!w.grad[1]) return;
+    if (!w.out[0]) {
+      w.out[0] = gradient(w.grad[1], most);
+      return;
+    }
+    const Tensor equal = compare("aten::eq", ops::restore_reduced(most, mask, keeps), x);  // added in place
+    const Tensor of_most = shared_among(equal, ops::restore_reduced(w.grad[1], mask, keeps), mask);
+  });
+  Tensor least = empty(reduced_sizes(self.sizes(), mask, keepdim), self.dtype()), most = empty(least.sizes(), self.dtype());
+  reduce_scratch(self, mask,
+                 {.accumulator_size = 2 * item_size(self.dtype()),
+                  .input_size = item_size(self.dtype()),
+                  .accumulates_in_output = false,
+                  .output_size = item_size(self.dtype())});
+  fn.outputs({least, most}, {least, most});
+  return {least, most};
+}
+const Op aminmax_op{{"aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)", Autocast::none,
+                     "self, min, max", kSource},
+                    aminmax};
+
 // ---- any, all ------------------------------------------------------------------------------------------------------------
-Tensor truth(T self, const DimList& dim, bool keepdim) { return reduced(self, mask_of(self, dim), keepdim, DType::boolean, 1, true); }
+/// One element is converted and copied (native/ReduceOps.cpp allany_impl).
+Tensor truth(T self, const DimList& dim, bool keepdim) {
+  Tensor y = reduced(self, mask_of(self, dim), keepdim, DType::boolean, {1});
+  if (self.numel() == 1 && self.dtype() != DType::boolean && runtime().settings.kernel_scratch())
+    const Tensor converted = empty_like(self, DType::boolean);
+  return y;
+}
 #define MEMEST_TRUTH(NAME)                                                                                                                \
   const Op NAME##_dim{{"aten::" #NAME ".dim(Tensor self, int dim, bool keepdim=False) -> Tensor", Autocast::none, "", kSource},           \
                       +[](T self, I dim, bool keepdim) { return truth(self, Dims{dim}, keepdim); }};                                      \
@@ -202,16 +219,17 @@ MEMEST_TRUTH(any)
 MEMEST_TRUTH(all)
 #undef MEMEST_TRUTH
 
-// ---- logsumexp, cumsum -----------------------------------------------------------------------------------------------------
-Tensor logsumexp(T self, const Dims& dim, bool keepdim) {
-  check_floating("logsumexp", self);
+// ---- logsumexp -----------------------------------------------------------------------------------------------------
+/// Integers become floats first.
+Tensor logsumexp(T given, const Dims& dim, bool keepdim) {
+  const Tensor self = is_integral(given.dtype(), true) ? ops::to(given, DType::float32) : given;
   const Mask mask = mask_of(self, dim);
   auto fn = node("LogsumexpBackward0", {self}, {self}, [mask, keepdim](Backward& w, T x, T y) {
     const bool keeps = keepdim || x.dim() == 0;
     const Tensor g = ops::restore_reduced(w.grad[0], mask, keeps), result = ops::restore_reduced(y, mask, keeps);
     w.out[0] = g * (Lazy(x) - result).exp();
   });
-  Tensor largest = reduced(self, mask, true, self.dtype(), item_size(self.dtype()), true);
+  Tensor largest = reduced(self, mask, true, self.dtype(), {item_size(self.dtype())});
   {  // infinite ones become zero
     const Tensor absolute = ops::unary("aten::abs", largest);
     const Tensor infinite = empty_like(absolute, DType::boolean);
@@ -225,79 +243,18 @@ Tensor logsumexp(T self, const Dims& dim, bool keepdim) {
 }
 const Op logsumexp_op{{"aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", Autocast::fp32, "self, result", kSource},
                       logsumexp};
-
-Tensor cumsum(T self, I dim, std::optional<DType> dtype) {
-  const int d = self.dim() ? wrap_dim(dim, self.dim()) : 0;
-  const DType type = dtype.value_or(is_integral(self.dtype(), true) ? DType::int64 : self.dtype());
-  auto fn = node("CumsumBackward0", {self}, {}, [d](Backward& w) {
-    const Tensor g = ops::to(w.grad[0], w.dtype(0));
-    if (g.numel() <= 1 || g.size(d) == 1) {
-      w.out[0] = g;
-      return;
-    }
-    const Tensor flipped = empty_like(g);
-    const Tensor sums = empty_like(flipped);
-    w.out[0] = empty_like(sums);
-  });
-  Tensor y = empty_like(self, type);
-  if (type != self.dtype()) const Tensor converted = empty_like(self, type);
-  fn.outputs({y});
-  return y;
-}
-const Op cumsum_op{{"aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor", Autocast::fp32_set_dtype, "",
-                    "derivatives.yaml cumsum; native/cuda/ScanKernels.cpp"},
-                   cumsum};
-
-// ---- norms -----------------------------------------------------------------------------------------------------------------
-/// FunctionsManual.cpp norm_backward.
-Tensor norm_backward(T g, T x, double p, T norm) {
-  if (p == 0) return {};
-  if (p == 1) return Lazy(x).sgn() * g;
-  if (p == 2) return g * (Lazy(x) / norm).masked_fill_(compare("aten::eq", norm, 0));
-  if (std::isinf(p)) throw Error("linalg_vector_norm: the gradient of the infinite norm is not modelled");
-  Tensor power = Lazy(x).abs();  // pow_ in place where p < 2
-  if (p < 1) throw Error("linalg_vector_norm: the gradient of norms below 1 is not modelled");
-  power = p < 2 ? Tensor(Lazy(x).sgn() * power) : Tensor(Lazy(x) * Lazy(power).pow(p - 2));
-  const Tensor scale = (g / Lazy(norm).pow(p - 1)).masked_fill_(compare("aten::eq", norm, 0));
-  return Lazy(power) * scale;
-}
-Tensor vector_norm(T self, const Scalar& ord, const DimList& dim, bool keepdim, std::optional<DType> dtype) {
-  if (!is_differentiable(self.dtype()))
-    throw Error("linalg.vector_norm: expected a floating point or complex tensor as input, found " + describe(self));
-  const Mask mask = mask_of(self, dim);
-  auto fn = node("LinalgVectorNormBackward0", {self}, {self}, [mask, keepdim, p = ord.to_double()](Backward& w, T x, T y) {
-    const bool keeps = keepdim || x.dim() == 0;
-    const Tensor g = ops::restore_reduced(w.grad[0], mask, keeps), norm = ops::restore_reduced(y, mask, keeps);
-    w.out[0] = norm_backward(g, x, p, norm);
-  });
-  const DType type = dtype.value_or(real_type(self.dtype()));
-  Tensor y = reduced(self, mask, keepdim, type, item_size(op_math_type(type)), !is_reduced_floating(type));
-  fn.outputs({y}, {y});
-  return y;
-}
-const Op vector_norm_op{
-    {"aten::linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor",
-     Autocast::fp32_set_dtype, "self, result", "derivatives.yaml; native/cuda/ReduceNormKernel.cu"},
-    vector_norm};
-
-/// Each tensor over its own norm, clamped in place without grad.
-Tensor cosine_similarity(T x1, T x2, I dim, double) {
-  const Dims sizes = broadcast(x1.sizes(), x2.sizes());
-  const Tensor a = ops::expand(x1, sizes, false), b = ops::expand(x2, sizes, false);
-  auto norm_of = [dim](T x) {
-    const Tensor norm = vector_norm_op(x, 2, Dims{dim}, true, std::nullopt);
-    return ops::clone(norm, std::nullopt);
-  };
-  const Tensor norm1 = norm_of(a);
-  const Tensor norm2 = norm_of(b);
-  const Tensor right = ops::div(b, norm2);
-  const Tensor left = ops::div(a, norm1);
-  const Tensor product = ops::mul(left, right);
-  return ops::sum_dim(product, Dims{dim}, false, std::nullopt);
-}
-const Op cosine_similarity_op{{"aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor", Autocast::fp32, "",
-                               "native/Distance.cpp cosine_similarity"},
-                              cosine_similarity};
+const Op special_logsumexp_op{
+    {"aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor", Autocast::none, "self, result", kSource},
+    +[](T self, const Dims& dim, bool keepdim) { return logsumexp_op(self, dim, keepdim); }};
 
 }  // namespace
+
+Tensor evenly_distribute_backward(T g, T x, T value) {
+  const Tensor equal = compare("aten::eq", x, value);
+  const Tensor value_nan = compare("aten::isnan", value, value);
+  const Tensor either = compare("aten::isnan", x, x);
+  const Tensor number = count(either, Mask(std::size_t(x.dim()), true), false);
+  const Tensor each = ops::binary("aten::div", g, number, g.dtype());
+  return ops::binary("aten::mul", either, each, g.dtype());
+}
 }  // namespace memest
