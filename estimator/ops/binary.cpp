@@ -148,6 +148,12 @@ const Op arctan2_op{{"aten::arctan2(Tensor self, Tensor other) -> Tensor", Autoc
 // native/BinaryOps.cpp ldexp: x * 2^other in two kernels; derivatives.yaml ldexp.Tensor
 Tensor ldexp_self(T g, T, T b, T) { return g * pow(2.0, b).conj(); }
 Tensor ldexp_other(T g, T, T, T y) { return g * Lazy(y).conj() * 0.5; }
+/// Half types take the base as a tensor of their own first.
+Tensor power_of_two(T exponent) {
+  if (!is_reduced_floating(exponent.dtype())) return pow(2.0, detached(exponent));
+  const Tensor base = runtime().settings.kernel_scratch() ? empty({}, exponent.dtype()) : Tensor();
+  return elementwise({exponent}, exponent.dtype());
+}
 template <bool InPlace>
 Tensor ldexp(T self, T other) {
   const bool wants_self = self.requires_grad(), wants_other = other.requires_grad();
@@ -155,7 +161,7 @@ Tensor ldexp(T self, T other) {
     if (w.needs(1)) w.out[1] = ldexp_other(w.grad[0], {}, {}, y);
     if (w.needs(0)) w.out[0] = ldexp_self(w.grad[0], {}, b, {});
   });
-  const Tensor power = pow(2.0, detached(other));
+  const Tensor power = power_of_two(other);
   if constexpr (InPlace) {
     fn.in_place(self, {wants_other ? self : Tensor()});
     return self;
@@ -174,10 +180,17 @@ const Op ldexp_in_place{{"aten::ldexp_(Tensor(a!) self, Tensor other) -> Tensor(
 Tensor pow_self(T g, T a, T b, T) {
   return real_gradient(where(compare("aten::eq", b, 0), scalar_like(g), g * (b * Lazy(a).pow(Lazy(b) - 1)).conj()), a.dtype());
 }
+Lazy both(const Lazy& a, const Lazy& b) {
+  return {"aten::logical_and", {a, b}, [](auto in) { return elementwise({in[0], in[1]}, DType::boolean); }};
+}
+/// Where a power of zero is zero; the exponent must be real for it.
+Tensor zero_power(T a, T b) {
+  if (!is_complex(b.dtype())) return both(compare("aten::eq", a, 0), compare("aten::ge", b, 0));
+  const Tensor is_real = both(compare("aten::eq", b, 0), compare("aten::ge", b, 0));
+  return both(compare("aten::eq", a, 0), is_real);
+}
 Tensor pow_exponent(T g, T a, T b, T y) {
-  const Tensor condition = Lazy("aten::logical_and", {compare("aten::eq", a, 0), compare("aten::ge", b, 0)}, [](auto in) {
-    return elementwise({in[0], in[1]}, DType::boolean);
-  });
+  const Tensor condition = zero_power(a, b);
   const Tensor base = ops::to(a, promote(a, b));
   return real_gradient(g * where(condition, scalar_like(g), (y * Lazy(base).log()).conj()), b.dtype());
 }

@@ -20,13 +20,13 @@ using I = std::int64_t;
 Tensor cosine_similarity(T x1_, T x2_, I dim, double) {
   const DType type = result_type({x1_, x2_});
   const Dims sizes = broadcast(x1_.sizes(), x2_.sizes());
-  const Tensor x1 = ops::expand(ops::to(x1_, type), sizes, false), x2 = ops::expand(ops::to(x2_, type), sizes, false);
+  const Tensor x2 = ops::expand(ops::to(x2_, type), sizes, false), x1 = ops::expand(ops::to(x1_, type), sizes, false);
   auto norm_of = [dim](T x) {
     const Tensor norm = ops::vector_norm(x, 2, Dims{dim}, true, std::nullopt);
     return ops::clone(norm, std::nullopt);
   };
   const Tensor norm1 = norm_of(x1), norm2 = norm_of(x2);
-  const Tensor eps = empty({}, type);
+  const Tensor eps = empty({}, DType::float32);
   const Tensor right = ops::div(x2, norm2), left = ops::div(x1, norm1);
   const Tensor product = ops::mul(left, right);
   return ops::sum_dim(product, Dims{dim}, false, std::nullopt);
@@ -63,7 +63,7 @@ Tensor euclidean_dist(T x1, T x2) {
     { const Tensor zero = compare("aten::eq", result, 0); }
     Tensors alive;
     w.out[0] = euclidean_gradient(alive, a, ratio, b, -1, true);
-    w.out[1] = euclidean_gradient(alive, b, ops::transpose(ratio, -2, -1), a, -2, false);
+    w.out[1] = euclidean_gradient(alive, b, ops::transpose(ratio, -2, -1), a, -1, false);
     while (!alive.empty()) alive.pop_back();
   });
   Tensor y;

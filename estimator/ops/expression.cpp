@@ -141,13 +141,10 @@ Lazy Lazy::logical_or(const Lazy& other) const {
 Lazy Lazy::isnan() const {
   return {"aten::isnan", {*this}, [](auto in) { return elementwise({in[0]}, DType::boolean); }};
 }
-Lazy Lazy::masked_fill(const Lazy& mask) const {  // native/TensorAdvancedIndexing.cpp: clones self, expanded to the mask
+Lazy Lazy::masked_fill(const Lazy& mask) const {  // native/TensorAdvancedIndexing.cpp: a contiguous clone of self, expanded to the mask
   return {"aten::masked_fill",
           {*this, mask},
-          [](auto in) {
-            const Dims sizes = broadcast(in[0].sizes(), in[1].sizes());
-            return sizes == in[0].sizes() ? empty_like(in[0]) : empty(sizes, in[0].dtype());
-          },
+          [](auto in) { return empty(broadcast(in[0].sizes(), in[1].sizes()), in[0].dtype()); },
           Order::left_to_right};
 }
 Lazy Lazy::sum(const Dims& dims, bool keepdim) const {
@@ -198,7 +195,11 @@ Lazy compare(const char* op, const Lazy& a, const Scalar&) {
   return {op, {a}, [](auto in) { return elementwise({in[0]}, DType::boolean); }};
 }
 Lazy where(const Lazy& condition, const Lazy& a, const Lazy& b) {
-  return {"aten::where", {condition, a, b}, [](auto in) { return elementwise({in[0], in[1], in[2]}, result_type({in[1], in[2]})); }};
+  return {"aten::where", {condition, a, b}, [](auto in) {  // a condition on the host is copied to the device
+            const bool copied = in[0].on_host() && !(in[1].on_host() && in[2].on_host());
+            const Tensor mask = copied ? empty(in[0].sizes(), DType::boolean) : in[0];
+            return elementwise({mask, in[1], in[2]}, result_type({in[1], in[2]}));
+          }};
 }
 Lazy where(const Lazy& condition, const Lazy& a, const Scalar& number) {
   return {"aten::where", {condition, a}, [number](auto in) {

@@ -135,7 +135,11 @@ Tensor logits_gradient(T x, T target, T pos_weight) {
 }
 Tensor logits_target_gradient(T g, T x, T pos_weight) {
   if (!pos_weight) return -Lazy(x) * g;
-  return Lazy("aten::log_sigmoid", {-Lazy(x), Lazy(x).map("aten::log_sigmoid")}, [](auto in) { return empty_like(in[0]); });
+  // log_sigmoid(-self).sub_(log_sigmoid(self).mul_(pos_weight)).mul_(grad)
+  const Tensor negative = ops::unary("aten::neg", x);
+  Tensor gradient = ops::unary("aten::log_sigmoid", negative);
+  const Tensor positive = ops::unary("aten::log_sigmoid", x);
+  return gradient;
 }
 Tensor binary_cross_entropy_with_logits(T self, T target, T weight, T pos_weight, I reduction) {
   auto fn = node("BinaryCrossEntropyWithLogitsBackward0", {self, target}, {self, target, weight, pos_weight},

@@ -28,8 +28,10 @@ Tensor nll_loss(T self, T target, T weight, I reduction, I) {
                 ", found " + to_string(target.sizes()));
   if (weight && weight.numel() != self.size(self.dim() == 1 ? 0 : 1))
     throw Error("nll_loss: weight must have one value for each class, found " + describe(weight) + " for " + describe(self));
-  auto fn = node(Spatial ? "NllLoss2DBackward0" : "NllLossBackward0", {self}, {self, target, weight},
-                 [](Backward& w, T x, T, T, T) { w.out[0] = Spatial ? empty(x.sizes(), x.dtype()) : empty_like(x); });
+  auto fn = node(Spatial ? "NllLoss2DBackward0" : "NllLossBackward0", {self}, {self, target, weight}, [](Backward& w, T x, T, T, T) {
+    w.out[0] = empty(x.sizes(), x.dtype());
+    if constexpr (!Spatial) const Tensor input = ops::contiguous_tensor(x);
+  });
   Tensor total_weight, y;
   {
     NoGrad below;

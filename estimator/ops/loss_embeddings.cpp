@@ -31,9 +31,6 @@ const Op hinge_embedding_loss_op{
 
 /// (-target * (input1 - input2) + margin).clamp_min_(0)
 Tensor margin_ranking_loss(T input1, T input2, T target, double margin, I reduction) {
-  if (!(input1.sizes() == input2.sizes() && input1.sizes() == target.sizes()))
-    throw Error("margin_ranking_loss: all input tensors should have the same size, found " + describe(input1) + ", " + describe(input2) +
-                ", " + describe(target));
   Tensor output;
   {
     const Tensor difference = ops::sub(input1, input2, 1), negative = ops::neg(target), product = ops::mul(negative, difference);

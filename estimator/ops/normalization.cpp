@@ -131,8 +131,8 @@ using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 ThreeTensors cudnn_batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double, double) {
   auto fn =
-      node("CudnnBatchNormBackward0", {input, weight, bias}, {input, weight, running_mean, running_var},
-           [training](Backward& w, T x, T k, T mean, T, T save_mean, T) {
+      node("CudnnBatchNormBackward0", {input, weight, bias}, {input, running_mean, running_var, weight},
+           [training](Backward& w, T x, T mean, T, T k, T save_mean, T) {
              if (!training) {
                keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, false, {w.needs(0), w.needs(1), w.needs(2)}));
                return;
@@ -154,8 +154,8 @@ ThreeTensors cudnn_batch_norm(T input, T weight, T bias, T running_mean, T runni
 
 ThreeTensors native_batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double, double) {
   auto fn =
-      node("NativeBatchNormBackward0", {input, weight, bias}, {input, weight, running_mean, running_var},
-           [training](Backward& w, T x, T k, T mean, T, T save_mean, T) {
+      node("NativeBatchNormBackward0", {input, weight, bias}, {input, running_mean, running_var, weight},
+           [training](Backward& w, T x, T mean, T, T k, T save_mean, T) {
              keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, training, {w.needs(0), w.needs(1), w.needs(2)}));
            });
   const DType acc = op_math_type(input.dtype());

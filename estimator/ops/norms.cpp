@@ -41,8 +41,8 @@ Tensor norm_kernel(T self, const Mask& mask, bool keepdim, DType type) {
 Tensor norm(const char* name, T self, double p, const DimList& dim, bool keepdim, std::optional<DType> dtype, bool converts) {
   const DType type = norm_type(self, dtype);
   const Mask mask = reduction_mask(dim, self.dim());
-  auto fn = node(name, {self}, {self}, [mask, keepdim, p, converts](Backward& w, T x, T y) {
-    const bool keeps = keepdim || x.dim() == 0;
+  const bool all = !dim || dim->empty();  // unsqueeze_multiple leaves 0-d results as they are
+  auto fn = node(name, {self}, {self}, [mask, keeps = keepdim || all, p, converts](Backward& w, T x, T y) {
     const Tensor g = ops::restore_reduced(w.grad[0], mask, keeps), norm = ops::restore_reduced(y, mask, keeps);
     const Tensor input = converts ? ops::to(x, g.dtype()) : x;
     w.out[0] = ops::norm_backward(g, input, p, norm, mask);
@@ -128,7 +128,7 @@ const Op linalg_norm_op{
 
 // ---- dist, renorm ------------------------------------------------------------------------------------------------------------
 Tensor dist(T self, T other, const Scalar& p) {
-  auto fn = node("DistBackward0", {self, other}, {self, other}, [p = p.to_double()](Backward& w, T x, T y, T result) {
+  auto fn = node("DistBackward0", {self, other}, {other, self}, [p = p.to_double()](Backward& w, T y, T x, T result) {
     auto gradient = [&](T difference) {
       return ops::norm_backward(w.grad[0], difference, p, result, Mask(std::size_t(difference.dim()), true));
     };

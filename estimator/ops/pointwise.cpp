@@ -134,12 +134,13 @@ DType rounded_type(T self, T other, const std::optional<std::string>& rounding_m
   return rounding_mode ? promote(self, other) : promote_float(self, other);
 }
 /// With a rounding mode both gradients are zeros.
+constexpr auto zero_gradients = [](Backward& w, T, T) {
+  for (int i : {1, 0})
+    if (w.needs(i)) w.out[std::size_t(i)] = empty_like(w.grad[0], w.dtype(i));
+};
 Tensor div_mode(T self, T other, const std::optional<std::string>& rounding_mode) {
   if (!rounding_mode) return div(self, other);
-  auto fn = node("DivBackward2", {self, other}, {}, [](Backward& w) {
-    for (int i : {1, 0})
-      if (w.needs(i)) w.out[std::size_t(i)] = empty_like(w.grad[0], w.dtype(i));
-  });
+  auto fn = node("DivBackward2", {self, other}, {other, save_if(self, other)}, zero_gradients);
   Tensor y = elementwise({self, other}, rounded_type(self, other, rounding_mode));
   fn.outputs({y});
   return y;
@@ -147,10 +148,9 @@ Tensor div_mode(T self, T other, const std::optional<std::string>& rounding_mode
 Tensor div_mode_(T self, T other, const std::optional<std::string>& rounding_mode) {
   if (!rounding_mode) return apply_binary_(kDiv, self, other);
   check_in_place(self, other);
-  auto fn = node("DivBackward2", {self, other}, {}, [](Backward& w) {
-    for (int i : {1, 0})
-      if (w.needs(i)) w.out[std::size_t(i)] = empty_like(w.grad[0], w.dtype(i));
-  });
+  Tensor original = original_of(self, other.requires_grad());
+  auto fn = node("DivBackward2", {self, other}, {other, original}, zero_gradients);
+  original.reset();
   fn.in_place(self);
   return self;
 }

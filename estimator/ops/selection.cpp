@@ -6,6 +6,7 @@
 #include "ops/iterator.h"
 #include "ops/pointwise.h"
 #include "ops/pointwise_rules.h"
+#include "ops/reduction_kernels.h"
 #include "ops/reductions.h"
 
 #include <cmath>
@@ -22,25 +23,30 @@ Tensor where_self(T condition, T self, T other) {
     if (w.needs(1)) w.out[1] = where(c, 0, w.grad[0]);
     if (w.needs(0)) w.out[0] = where(c, w.grad[0], 0);
   });
-  Tensor y = elementwise({condition, self, other}, promote(self, other));
+  const DType type = promote(self, other);
+  auto promoted = [type](T x) { return x.dtype() == type || x.on_host() ? x : elementwise({x}, type); };
+  Tensor y;
+  {
+    const Tensor a = promoted(self), b = promoted(other);
+    y = elementwise({condition, a, b}, type);
+  }
   fn.outputs({y});
   return y;
 }
-const Op where_self_op{{"aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor", Autocast::none, "condition", kWhere},
-                       where_self};
+Tensor where_tensors(T condition, T self, T other);
 /// The number becomes a tensor on the device, of the result's type.
 Tensor where_self_number(T condition, const Scalar& self, T other) {
   Tensor number = empty({}, ResultType().add(other).add(self).get());
-  return where_self_op(condition, number, other);
+  return where_tensors(condition, number, other);
 }
 Tensor where_other_number(T condition, T self, const Scalar& other) {
   Tensor number = empty({}, ResultType().add(self).add(other).get());
-  return where_self_op(condition, self, number);
+  return where_tensors(condition, self, number);
 }
 Tensor where_numbers(T condition, const Scalar& self, const Scalar& other) {
   const DType type = promote_types(self.dtype(), other.dtype());
   Tensor a = empty({}, type), b = empty({}, type);
-  return where_self_op(condition, a, b);
+  return where_tensors(condition, a, b);
 }
 const Op where_self_number_op{{"aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor", Autocast::none, "", kWhere},
                               where_self_number};
@@ -48,6 +54,10 @@ const Op where_other_number_op{
     {"aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor", Autocast::none, "", kWhere}, where_other_number};
 const Op where_numbers_op{{"aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", Autocast::none, "", kWhere},
                           where_numbers};
+/// After the overloads that take numbers, since a number can be a tensor.
+const Op where_self_op{{"aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor", Autocast::none, "condition", kWhere},
+                       where_self};
+Tensor where_tensors(T condition, T self, T other) { return where_self_op(condition, self, other); }
 
 // ---- masked_fill -----------------------------------------------------------------------------------------------------------
 constexpr const char* kMaskedFill = "derivatives.yaml masked_fill; native/TensorAdvancedIndexing.cpp masked_fill";
@@ -380,6 +390,12 @@ Tensor isin(T elements, T test_elements, bool, bool) {
   const double most = 10.0 * std::pow(double(elements.numel()), 0.145);
   if (double(test_elements.numel()) >= most)
     throw Error("isin: " + std::to_string(test_elements.numel()) + " test elements are sorted, which is not modelled");
+  if (runtime().settings.kernel_scratch()) {  // elements.unsqueeze(-1).eq(test_elements).any(-1)
+    const Tensor equal = empty(elements.sizes() + Dims{test_elements.numel()}, DType::boolean);
+    std::vector<bool> last(std::size_t(equal.dim()), false);
+    last.back() = true;
+    const Tensor any = reduced(equal, last, false, DType::boolean, {1});
+  }
   return y;
 }
 Tensor isin_number(T element, const Scalar&, bool, bool) { return elementwise({element}, DType::boolean); }

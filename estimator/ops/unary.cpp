@@ -43,10 +43,26 @@ Tensor nan_to_num(T g, T x) {
 }
 Tensor reciprocal(T g, T y) { return -Lazy(g) * (Lazy(y) * y).conj(); }
 Tensor rsqrt(T g, T y) { return -0.5 * Lazy(g) * Lazy(y).pow(3).conj(); }
-/// sgn_backward: a tensor of zeros without memory (_efficientzerotensor) for real numbers.
-Tensor sgn(T g, T y) {
-  if (is_complex(y.dtype())) throw Error("sgn: the gradient of complex numbers is not modelled");
-  return share(empty({0}, g.dtype()), g.sizes(), contiguous_strides(g.sizes()), 0);
+/// sgn_backward: of real numbers a tensor of zeros without memory (_efficientzerotensor).
+Tensor sgn_backward(T x, T g, T y) {
+  if (!is_complex(x.dtype())) return share(empty({0}, g.dtype()), g.sizes(), contiguous_strides(g.sizes()), 0);
+  const Tensor magnitude = Lazy(x).abs();
+  return ((Lazy(g) - Lazy(y) * y * Lazy(g).conj()) / (2.0 * Lazy(magnitude))).masked_fill(compare("aten::eq", magnitude, 0));
+}
+template <bool InPlace>
+Tensor sgn(T self) {
+  Tensor original = InPlace ? original_of(self, self.requires_grad()) : Tensor();
+  auto fn =
+      node("SgnBackward0", {self}, {InPlace ? original : self}, [](Backward& w, T x, T y) { w.out[0] = sgn_backward(x, w.grad[0], y); });
+  original.reset();
+  if constexpr (InPlace) {
+    fn.in_place(self, {self});
+    return self;
+  } else {
+    Tensor y = elementwise({self}, self.dtype());
+    fn.outputs({y}, {y});
+    return y;
+  }
 }
 template <Text Kernel>
 Tensor fused(T g, T kept) {
@@ -99,7 +115,8 @@ const Unary<"log2", kIn, log_base> log2_op{kUnarySource, kFp32};
 const Unary<"rad2deg", kNo, scaled> rad2deg_op{kUnarySource};
 const Unary<"reciprocal", kRes, reciprocal> reciprocal_op{kUnarySource, kFp32};
 const Unary<"round", kNo, zeros, same_result> round_op{kUnarySource};
-const Unary<"sgn", kRes, sgn, same_result> sgn_op{kUnarySource};
+const Op sgn_op{{"aten::sgn(Tensor self) -> Tensor", Autocast::none, "self, result", kUnarySource}, sgn<false>};
+const Op sgn_in_place{{"aten::sgn_(Tensor(a!) self) -> Tensor(a!)", Autocast::none, "self, result", kUnarySource}, sgn<true>};
 const Unary<"sign", kNo, zeros, same_result> sign_op{kUnarySource};
 const Unary<"sin", kIn, gradient::sin> sin_op{kUnarySource};
 const Unary<"sinc", kIn, sinc> sinc_op{kUnarySource};
@@ -208,6 +225,7 @@ Tensor mvlgamma_(T self, std::int64_t p) {
     NoGrad guard;
     sum = ops::sum_dim(arguments, Dims{-1}, false, std::nullopt);
   }
+  arguments.reset();
   fn.in_place(self);
   return self;
 }

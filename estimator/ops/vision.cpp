@@ -285,7 +285,7 @@ template <int Spatial>
 Tensor grid_sampler_nd(T input, T grid, I, I, bool) {
   check_grid(input, grid, Spatial + 2);
   auto fn =
-      node(Spatial == 2 ? "GridSampler2DBackward0" : "GridSampler3DBackward0", {input, grid}, {input, grid}, [](Backward& w, T x, T g) {
+      node(Spatial == 2 ? "GridSampler2DBackward0" : "GridSampler3DBackward0", {input, grid}, {grid, input}, [](Backward& w, T g, T x) {
         if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype());
         Tensor of_grid = empty(g.sizes(), g.dtype());  // always
         if (w.needs(1)) w.out[1] = std::move(of_grid);

@@ -61,6 +61,36 @@ const Function softsign_f{"softsign(Tensor input)", [](T x) {
                             return ops::div(x, divisor);
                           }};
 
+/// Without `hard` the sample itself, else one-hot in its place, with its gradient.
+const Function gumbel_softmax_f{"gumbel_softmax(Tensor logits, float tau=1, bool hard=False, float eps=1e-10, int dim=-1)",
+                                [](T logits, double tau, bool hard, double, I dim) {
+                                  Tensor gumbels;
+                                  {
+                                    Tensor exponential = empty(logits.sizes(), logits.dtype());
+                                    Tensor log = ops::log(exponential);
+                                    exponential.reset();
+                                    gumbels = ops::neg(log);
+                                  }
+                                  {
+                                    const Tensor sum = ops::add(logits, gumbels, 1);
+                                    Tensor scaled = ops::div_scalar(sum, tau);
+                                    gumbels = std::move(scaled);
+                                  }
+                                  const Tensor y_soft = ops::softmax(gumbels, dim, std::nullopt);
+                                  if (!hard) return y_soft;
+                                  Tensor index = Unbox<Tensors>::from(call_op("aten::max", {y_soft, dim, true}, {})).at(1);
+                                  Tensor y_hard;
+                                  {
+                                    const Tensor zeros = ops::zeros_like(logits, std::nullopt, MemoryFormat::contiguous);
+                                    y_hard = call("aten::scatter_", {zeros, dim, index, 1.0});
+                                  }
+                                  Tensor difference = ops::sub(y_hard, ops::detach(y_soft), 1);
+      const Tensor ret = ops::add(difference, y_soft, 1);
+      difference.reset();
+      gumbels.reset(), index.reset(), y_hard.reset();  // Python's locals go in the order of their names' first use
+      return ret;
+                                }};
+
 /// _get_softmax_dim: what an absent dim means.
 I softmax_dim(T x, std::optional<I> dim) { return dim.value_or(x.dim() == 0 || x.dim() == 1 || x.dim() == 3 ? 0 : 1); }
 const Function softmax_f{

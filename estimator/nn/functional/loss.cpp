@@ -33,14 +33,18 @@ std::pair<Tensor, Tensor> broadcast_tensors(T input, T target) {
 void check_weight(T weight, T input) {
   if (!(weight.sizes() == input.sizes())) throw Error("Weights and input must have the same size.");
 }
-/// torch.sum(errors * weight) / torch.sum(weight)
+/// torch.sum(errors * weight) / torch.sum(weight). Python's locals go in the order in which they were named.
 Tensor weighted(Tensor errors, T weight, I reduction) {
-  const Tensor weighted_errors = ops::mul(errors, weight);
+  Tensor weighted_errors = ops::mul(errors, weight);
   if (reduction == kNone) return weighted_errors;
-  const Tensor sum = ops::sum(weighted_errors, std::nullopt);
-  if (reduction == kSum) return sum;
-  const Tensor weights = ops::sum(weight, std::nullopt);
-  return ops::div(sum, weights);
+  Tensor sum = ops::sum(weighted_errors, std::nullopt);
+  if (reduction == kMean) {
+    const Tensor weights = ops::sum(weight, std::nullopt);
+    Tensor mean = ops::div(sum, weights);
+    sum = std::move(mean);
+  }
+  errors.reset();
+  return sum;
 }
 const Function l1_loss_f{
     "l1_loss(Tensor input, Tensor target, bool? size_average=None, bool? reduce=None, str reduction='mean', Tensor? weight=None)",
@@ -83,9 +87,11 @@ const Function huber_loss_f{"huber_loss(Tensor input, Tensor target, str reducti
                               const auto [x, y] = broadcast_tensors(input, target);
                               if (!weight) return op("aten::huber_loss", {x, y, how, delta});
                               check_weight(weight, input);
-                              const Tensor unweighted_loss = op("aten::huber_loss", {x, y, I{kNone}, delta});
+                              Tensor unweighted_loss = op("aten::huber_loss", {x, y, I{kNone}, delta});
                               const Tensor weighted_loss = ops::mul(unweighted_loss, weight);
-                              return reduced(weighted_loss, how);
+                              Tensor loss = reduced(weighted_loss, how);
+                              unweighted_loss.reset();
+                              return loss;
                             }};
 const Function soft_margin_loss_f{
     "soft_margin_loss(Tensor input, Tensor target, bool? size_average=None, bool? reduce=None, str reduction='mean')",
@@ -305,7 +311,9 @@ const Function triplet_margin_with_distance_loss_f{
         shifted.reset();
         loss = op("aten::clamp_min", {difference, I{0}});
       }
-      return reduced(loss, how);
+      Tensor ret = reduced(loss, how);
+      dist_neg.reset();
+      return ret;
     }};
 
 // ---- sequences -----------------------------------------------------------------------------------------------------------
