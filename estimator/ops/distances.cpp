@@ -26,7 +26,7 @@ Tensor cosine_similarity(T x1_, T x2_, I dim, double) {
     return ops::clone(norm, std::nullopt);
   };
   const Tensor norm1 = norm_of(x1), norm2 = norm_of(x2);
-  const Tensor eps = empty({}, DType::float32);
+  const Tensor eps = empty({}, op_math_type(type));
   const Tensor right = ops::div(x2, norm2), left = ops::div(x1, norm1);
   const Tensor product = ops::mul(left, right);
   return ops::sum_dim(product, Dims{dim}, false, std::nullopt);
@@ -82,15 +82,17 @@ Tensor euclidean_dist(T x1, T x2) {
   return y;
 }
 Tensor contiguous_transpose(T x) { return ops::contiguous_tensor(ops::transpose(x, -2, -1)); }
-/// _cdist_backward: the gradient, then a buffer with one for each pair.
+Dims batch_sizes(T a, T b) { return broadcast(a.sizes().slice(0, a.dim() - 2), b.sizes().slice(0, b.dim() - 2)); }
+Tensor batch_expanded(T x, const Dims& batch) {
+  return ops::contiguous_tensor(ops::expand(x, batch + x.sizes().slice(x.dim() - 2, x.dim()), false));
+}
+/// _cdist_backward: inputs of the common batch sizes, the gradient, and a buffer with one for each pair.
 Tensor cdist_gradient(T x, T other) {
-  const I batch = broadcast(x.sizes().slice(0, x.dim() - 2), other.sizes().slice(0, other.dim() - 2)).numel();
-  const Tensor gradient = empty({batch, x.size(-2), x.size(-1)}, x.dtype());
-  if (runtime().settings.kernel_scratch()) const Tensor buffer = empty({batch, other.size(-2), x.size(-2), x.size(-1)}, x.dtype());
-  Dims sizes = broadcast(x.sizes().slice(0, x.dim() - 2), other.sizes().slice(0, other.dim() - 2));
-  sizes.push_back(x.size(-2));
-  sizes.push_back(x.size(-1));
-  return ops::view(gradient, sizes);
+  const Dims batch = batch_sizes(x, other);
+  const Tensor x1 = batch_expanded(x, batch), x2 = batch_expanded(other, batch);
+  const Tensor gradient = empty({batch.numel(), x.size(-2), x.size(-1)}, x.dtype());
+  if (runtime().settings.kernel_scratch()) const Tensor buffer = empty({batch.numel(), other.size(-2), x.size(-2), x.size(-1)}, x.dtype());
+  return ops::view(gradient, x1.sizes());
 }
 /// Every pair on its own. Inputs of equal batch sizes: others are copied to their common ones.
 Tensor cdist_forward(T x1, T x2, const Dims& output_sizes) {
@@ -107,9 +109,8 @@ Tensor cdist_forward(T x1, T x2, const Dims& output_sizes) {
   Tensor y;
   {
     NoGrad below;
-    const Dims batch = output_sizes.slice(0, output_sizes.size() - 2);
-    auto expanded = [&](T x) { return ops::contiguous_tensor(ops::expand(x, batch + x.sizes().slice(x.dim() - 2, x.dim()), false)); };
-    const Tensor tensor1 = expanded(x1), tensor2 = expanded(x2);
+    const Dims batch = batch_sizes(x1, x2);
+    const Tensor tensor1 = batch_expanded(x1, batch), tensor2 = batch_expanded(x2, batch);
     y = empty(output_sizes, x1.dtype());
   }
   fn.outputs({y}, {y});
@@ -121,14 +122,11 @@ Tensor cdist(T x1, T x2, double p, std::optional<I> compute_mode) {
     throw Error("X1 and X2 must have the same number of columns. X1: " + std::to_string(x1.size(-1)) +
                 " X2: " + std::to_string(x2.size(-1)));
   const I mode = compute_mode.value_or(0), rows1 = x1.size(-2), rows2 = x2.size(-2), columns = x1.size(-1);
-  const Dims batch = broadcast(x1.sizes().slice(0, x1.dim() - 2), x2.sizes().slice(0, x2.dim() - 2));
+  const Dims batch = batch_sizes(x1, x2);
   const Dims sizes = batch + Dims{rows1, rows2};
   const bool by_product = p == 2 && (mode == 1 || (mode == 0 && (rows1 > 25 || rows2 > 25)));
   if (!by_product) return cdist_forward(x1, x2, sizes);
-  auto batched = [&](T x, I rows) {
-    const Tensor expanded = ops::contiguous_tensor(ops::expand(x, batch + Dims{rows, columns}, false));
-    return ops::view(expanded, {batch.numel(), rows, columns});
-  };
+  auto batched = [&](T x, I rows) { return ops::view(batch_expanded(x, batch), {batch.numel(), rows, columns}); };
   const Tensor tensor1 = batched(x1, rows1), tensor2 = batched(x2, rows2);
   const Tensor distances = batch.numel() == 1 ? euclidean_dist(x1, x2) : euclidean_dist(tensor1, tensor2);
   return ops::view(distances, sizes);

@@ -71,11 +71,12 @@ const Function gumbel_softmax_f{"gumbel_softmax(Tensor logits, float tau=1, bool
                                     exponential.reset();
                                     gumbels = ops::neg(log);
                                   }
+                                  Tensor scaled;
                                   {
                                     const Tensor sum = ops::add(logits, gumbels, 1);
-                                    Tensor scaled = ops::div_scalar(sum, tau);
-                                    gumbels = std::move(scaled);
+                                    scaled = ops::div_scalar(sum, tau);
                                   }
+                                  gumbels = std::move(scaled);
                                   const Tensor y_soft = ops::softmax(gumbels, dim, std::nullopt);
                                   if (!hard) return y_soft;
                                   Tensor index = Unbox<Tensors>::from(call_op("aten::max", {y_soft, dim, true}, {})).at(1);
@@ -85,10 +86,11 @@ const Function gumbel_softmax_f{"gumbel_softmax(Tensor logits, float tau=1, bool
                                     y_hard = call("aten::scatter_", {zeros, dim, index, 1.0});
                                   }
                                   Tensor difference = ops::sub(y_hard, ops::detach(y_soft), 1);
-      const Tensor ret = ops::add(difference, y_soft, 1);
-      difference.reset();
-      gumbels.reset(), index.reset(), y_hard.reset();  // Python's locals go in the order of their names' first use
-      return ret;
+                                  const Tensor ret = ops::add(difference, y_soft, 1);
+                                  difference.reset();
+                                  gumbels.reset(), index.reset(),
+                                      y_hard.reset();  // Python's locals go in the order of their names' first use
+                                  return ret;
                                 }};
 
 /// _get_softmax_dim: what an absent dim means.
