@@ -93,12 +93,23 @@ class Vocabulary:
         out = {}
         for argument, default in self.layers[name]:
             value = getter(name, argument)(module)
-            if not same(value, default):
+            if isinstance(value, nn.Module):
+                kind = self.layer_of(value)
+                if kind is None:
+                    raise ExportError(f"{name}: its {argument} is a {type(value).__name__}, which memest does not know")
+                out[argument] = {"type": kind, **self.arguments(kind, value)}
+            elif not same(value, default):
                 out[argument] = plain(value)
         return out
 
 
 GETTERS = {
+    **{(layer, argument): get for layer in ("TransformerEncoderLayer", "TransformerDecoderLayer") for argument, get in {
+        "d_model": lambda m: m.self_attn.embed_dim, "nhead": lambda m: m.self_attn.num_heads, "dim_feedforward": lambda m: m.linear1.out_features, "dropout": lambda m: m.dropout.p,
+        "activation": lambda m: "gelu" if m.activation is nn.functional.gelu else "relu", "layer_norm_eps": lambda m: m.norm1.eps, "batch_first": lambda m: m.self_attn.batch_first,
+        "bias": lambda m: m.linear1.bias is not None}.items()},
+    ("TransformerEncoder", "encoder_layer"): lambda m: m.layers[0],
+    ("TransformerDecoder", "decoder_layer"): lambda m: m.layers[0],
     ("MultiheadAttention", "bias"): lambda m: m.in_proj_bias is not None,
     ("MultiheadAttention", "add_bias_kv"): lambda m: m.bias_k is not None,
     ("MultiheadAttention", "kdim"): lambda m: None if m.kdim == m.embed_dim else m.kdim,

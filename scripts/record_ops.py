@@ -143,6 +143,10 @@ class Maker:
                 return slice(*v["slice"])
             if "ellipsis" in v:
                 return ...
+            if "same" in v:
+                return self.inputs[v["same"]]
+            if "type" in v:
+                return getattr(self.torch.nn, v["type"])(**{k: self.value(x) for k, x in v.items() if k != "type"})
             raise SystemExit(f"no value: {v}")
         return v
 

@@ -120,12 +120,14 @@ Tensor bmm(T self, T mat2) {
   return y;
 }
 
+/// A view made without grad mode of something that requires grad says that it does too.
+bool says_requires_grad(T x) { return x.requires_grad() || (x->base && x->base.requires_grad()); }
 bool should_fold(T a, T b) {
   const bool a_larger = a.dim() >= b.dim();
   const Tensor t1 = a_larger ? a : ops::transpose(b, -2, -1);
   const Tensor& t2 = a_larger ? b : a;
   if (!(t1.dim() >= 3 && t2.dim() <= 2)) return false;
-  if (t2.requires_grad()) return true;
+  if (says_requires_grad(t2)) return true;
   if (a.dim() == 2) return false;
   if (t1.numel() == 0) return true;
   for (int i = 0; i < t1.dim() - 2; ++i)

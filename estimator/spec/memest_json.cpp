@@ -307,6 +307,12 @@ class SpecReader {
         a.constant = MemoryFormat::preserve;
       else
         throw node.error("\"memory_format\" is contiguous_format, channels_last, channels_last_3d or preserve_format");
+    } else if (node.has("type") && !graph) {  // a layer as another's argument
+      a.form = Form::dict;
+      node.each([&](const std::string& key, const Node& value) {
+        a.keys.push_back(key);
+        a.items.push_back(argument(value, graph));
+      });
     } else if (node.has("dict")) {
       a.form = Form::dict;
       node.at("dict").each([&](const std::string& key, const Node& value) {

@@ -195,6 +195,12 @@ class Case {
         return std::make_shared<Slice>(Slice{parts[0], parts[1], parts[2]});
       }
       if (j.contains("ellipsis")) return Ellipsis{};
+      if (j.contains("same")) return inputs_.at(j["same"].get<std::size_t>());
+      if (j.contains("type")) {  // a layer as another's argument
+        auto layer = std::make_shared<Dict>();
+        for (auto& [key, v] : j.items()) layer->items.emplace_back(key, value(v));
+        return layer;
+      }
       throw Error("no value: " + j.dump());
     }
     if (j.is_string()) return j.get<std::string>();

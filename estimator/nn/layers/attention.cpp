@@ -1,26 +1,66 @@
-// torch.nn.MultiheadAttention and TransformerEncoderLayer (torch/nn/modules/{activation,transformer}.py, torch/nn/functional.py
-// multi_head_attention_forward), statement by statement: what Python's names hold decides what is freed when.
-// The fused path of eval mode (_native_multi_head_attention, _transformer_encoder_layer_fwd) is not modelled: eval runs the general path.
+// torch.nn.MultiheadAttention (torch/nn/modules/activation.py, torch/nn/functional.py multi_head_attention_forward), statement by
+// statement: what Python's names hold decides what is freed when.
+#include "nn/layers/attention.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "fake/autograd.h"
 #include "nn/layer.h"
+#include "ops/native_attention.h"
 #include "ops/ops.h"
 
 namespace memest::nn {
-namespace {
 using I = std::int64_t;
 
-/// F._canonical_mask: a boolean mask becomes one of 0 and -inf.
 Tensor canonical_mask(T mask, const char* name, DType target) {
   if (!mask || is_floating(mask.dtype())) return mask;
   if (mask.dtype() != DType::boolean) throw Error(fmt::format("only bool and floating types of {} are supported", name));
   Tensor zeros = ops::zeros_like(mask, target, {});
   return Unbox<Tensor>::from(call_op("aten::masked_fill_", {zeros, mask, -std::numeric_limits<double>::infinity()}, {}));
 }
+
+MergedMask merge_masks(T attn_mask, T key_padding_mask, T query, I heads) {
+  if (!attn_mask) return {key_padding_mask, key_padding_mask ? std::optional<I>(1) : std::nullopt};
+  const I batch = query.size(0), length = query.size(1);
+  Tensor merged;
+  if (attn_mask.dim() == 3)
+    merged = ops::view(attn_mask, {batch, -1, length, length});
+  else
+    merged = ops::expand(ops::view(attn_mask, {1, 1, length, length}), {batch, heads, -1, -1}, false);
+  if (key_padding_mask) {
+    const Tensor padding = ops::expand(ops::view(key_padding_mask, {batch, 1, 1, length}), {-1, heads, -1, -1}, false);
+    merged = ops::add(merged, padding, 1);
+  }
+  return {merged, 2};
+}
+
+Values named(const std::string& what, const std::vector<std::string>& names, const Values& arguments, const KeywordArguments& keywords) {
+  if (arguments.size() > names.size())
+    throw Error(fmt::format("{} takes {} arguments, {} were given", what, names.size(), arguments.size()));
+  Values values = arguments;
+  values.resize(names.size());
+  for (auto& [key, v] : keywords) {
+    auto at = std::find(names.begin(), names.end(), key);
+    if (at == names.end())
+      throw Error(fmt::format("{} takes no argument '{}'", what, key), fmt::format("it takes {}", fmt::join(names, ", ")));
+    values[std::size_t(at - names.begin())] = v;
+  }
+  return values;
+}
+Tensor tensor_argument(const std::string& what, const std::string& name, const Value& v) {
+  if (!std::holds_alternative<Tensor>(v)) throw Error(fmt::format("{}: {} must be a tensor, found {}", what, name, describe(v)));
+  return std::get<Tensor>(v);
+}
+bool allows_fast_path(const Tensors& tensors) {
+  const Runtime& rt = runtime();
+  return rt.settings.kernel_scratch() && !rt.autocast.enabled && !(rt.grad_mode && any_requires_grad(tensors));
+}
+
+namespace {
 
 /// proj.unflatten(-1, (n, E)).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous(): n projections one after the other.
 Tensor apart(Tensor projected, I n, I width) {
@@ -169,6 +209,8 @@ std::tuple<Tensor, Tensor> attention_forward(Tensor query, Tensor key, Tensor va
       output = ops::squeeze_dim(output, 1);
       weights = ops::squeeze_dim(weights, 0);
     }
+    key_padding_mask.reset();
+    attn_mask.reset();
     return {output, weights};
   }
   if (attn_mask)
@@ -197,22 +239,6 @@ const Function multi_head_attention_forward{
     "average_attn_weights=True, bool is_causal=False)",
     attention_forward};
 
-/// The arguments of a forward by its signature: positional ones, then by keyword; missing ones are None.
-Values named(const char* what, const std::vector<std::string>& names, const Values& arguments, const KeywordArguments& keywords) {
-  if (arguments.size() > names.size())
-    throw Error(fmt::format("{} takes {} arguments, {} were given", what, names.size(), arguments.size()));
-  Values values = arguments;
-  values.resize(names.size());
-  for (auto& [key, v] : keywords) {
-    auto at = std::find(names.begin(), names.end(), key);
-    if (at == names.end())
-      throw Error(fmt::format("{} takes no argument '{}'", what, key), fmt::format("it takes {}", fmt::join(names, ", ")));
-    values[std::size_t(at - names.begin())] = v;
-  }
-  return values;
-}
-bool flag(const Value& v, bool otherwise) { return is_none(v) ? otherwise : Unbox<bool>::from(v); }
-
 class MultiheadAttention final : public Module {
  public:
   MultiheadAttention(I width, I heads, double dropout, bool bias, bool add_bias_kv, bool add_zero_attn, std::optional<I> kdim,
@@ -238,14 +264,15 @@ class MultiheadAttention final : public Module {
     static const std::vector<std::string> names{
         "query", "key", "value", "key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal"};
     const Values in = named("MultiheadAttention", names, arguments, keywords);
-    auto tensor = [&](std::size_t i) {
-      if (!std::holds_alternative<Tensor>(in[i]))
-        throw Error(fmt::format("MultiheadAttention: {} must be a tensor, found {}", names[i], describe(in[i])));
-      return std::get<Tensor>(in[i]);
-    };
+    auto tensor = [&](std::size_t i) { return tensor_argument(type(), names[i], in[i]); };
     Tensor query = tensor(0), key = tensor(1), value = tensor(2);
-    const Tensor padding = canonical_mask(Unbox<Tensor>::from(in[3]), "key_padding_mask", query.dtype());
-    const Tensor mask = canonical_mask(Unbox<Tensor>::from(in[5]), "attn_mask", query.dtype());
+    const Tensor given_padding = Unbox<Tensor>::from(in[3]), given_mask = Unbox<Tensor>::from(in[5]);
+    auto is_float = [](T mask) { return mask && is_floating(mask.dtype()); };
+    Tensor padding = canonical_mask(given_padding, "key_padding_mask", query.dtype());
+    Tensor mask = canonical_mask(given_mask, "attn_mask", query.dtype());
+    const bool self = query.is_same(key) && key.is_same(value);
+    if (self && !is_float(given_mask) && !is_float(given_padding) && takes_fast_path(query))
+      return fast(query, padding, mask, flag(in[4], true), flag(in[6], true));
     const bool batched = query.dim() == 3;
     if (batch_first_ && batched) {
       const bool one = query.is_same(key) && key.is_same(value), two = key.is_same(value);
@@ -258,10 +285,28 @@ class MultiheadAttention final : public Module {
                           out_->own_parameters()[0].second, out_->own_parameters()[1].second, training, padding, flag(in[4], true), mask,
                           !packed_, parameter(0), parameter(1), parameter(2), {}, {}, flag(in[6], true), flag(in[7], false));
     if (batch_first_ && batched) output = ops::transpose(output, 1, 0);
+    padding.reset();
+    mask.reset();
     return make_tuple({to_value(output), to_value(weights)});
   }
 
  private:
+  bool takes_fast_path(T query) const {
+    if (query.dim() != 3 || training || !batch_first_ || !packed_ || zero_ || heads_ % 2 != 0) return false;
+    if (!parameter(4) || parameter(5) || query.dtype() != parameter(3).dtype()) return false;
+    return allows_fast_path(Tensors{query, parameter(3), parameter(4), out_->own_parameters()[0].second, out_->own_parameters()[1].second});
+  }
+  /// Frees its names in the order of the frame.
+  Value fast(T query, Tensor& padding, Tensor& mask, bool need_weights, bool average) const {
+    const MergedMask merged = merge_masks(mask, padding, query, heads_);
+    auto [output, weights] =
+        ops::native_multi_head_attention(query, query, query, width_, heads_, parameter(3), parameter(4), out_->own_parameters()[0].second,
+                                         out_->own_parameters()[1].second, merged.mask, need_weights, average, merged.type);
+    padding.reset();
+    mask.reset();
+    return make_tuple({to_value(output), to_value(weights)});
+  }
+
   I width_, heads_;
   double dropout_;
   bool zero_, batch_first_, packed_ = true;
@@ -274,76 +319,6 @@ const Layer multihead_attention{
     [](I width, I heads, double dropout, bool bias, bool add_bias_kv, bool add_zero_attn, std::optional<I> kdim, std::optional<I> vdim,
        bool batch_first) -> ModulePtr {
       return std::make_shared<MultiheadAttention>(width, heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first);
-    }};
-
-class TransformerEncoderLayer final : public Module {
- public:
-  TransformerEncoderLayer(I width, I heads, I hidden, double dropout, const std::string& activation, double eps, bool batch_first,
-                          bool norm_first, bool bias)
-      : Module("TransformerEncoderLayer"), gelu_(activation == "gelu"), norm_first_(norm_first) {
-    if (activation != "relu" && activation != "gelu") throw Error(fmt::format("activation should be relu/gelu, not {}", activation));
-    attention_ = register_module(
-        "self_attn",
-        make_layer("MultiheadAttention",
-                   {{"embed_dim", width}, {"num_heads", heads}, {"dropout", dropout}, {"bias", bias}, {"batch_first", batch_first}}));
-    linear1_ = register_module("linear1", make_layer("Linear", {{"in_features", width}, {"out_features", hidden}, {"bias", bias}}));
-    dropout_ = register_module("dropout", make_layer("Dropout", {{"p", dropout}}));
-    linear2_ = register_module("linear2", make_layer("Linear", {{"in_features", hidden}, {"out_features", width}, {"bias", bias}}));
-    auto norm = [&] { return make_layer("LayerNorm", {{"normalized_shape", list_of(Dims{width})}, {"eps", eps}, {"bias", bias}}); };
-    norm1_ = register_module("norm1", norm());
-    norm2_ = register_module("norm2", norm());
-    dropout1_ = register_module("dropout1", make_layer("Dropout", {{"p", dropout}}));
-    dropout2_ = register_module("dropout2", make_layer("Dropout", {{"p", dropout}}));
-  }
-
- protected:
-  Value forward(const Values& arguments, const KeywordArguments& keywords) override {
-    const Values in = named("TransformerEncoderLayer", {"src", "src_mask", "src_key_padding_mask", "is_causal"}, arguments, keywords);
-    if (!std::holds_alternative<Tensor>(in[0])) throw Error("TransformerEncoderLayer takes a tensor, found " + describe(in[0]));
-    Tensor x = std::get<Tensor>(in[0]);
-    const Tensor padding = canonical_mask(Unbox<Tensor>::from(in[2]), "src_key_padding_mask", x.dtype());
-    const Tensor mask = canonical_mask(Unbox<Tensor>::from(in[1]), "src_mask", x.dtype());
-    const bool is_causal = flag(in[3], false);
-    if (norm_first_) {
-      x = ops::add(x, attend((*norm1_)(x), mask, padding, is_causal), 1);
-      x = ops::add(x, feed((*norm2_)(x)), 1);
-    } else {
-      x = (*norm1_)(ops::add(x, attend(x, mask, padding, is_causal), 1));
-      x = (*norm2_)(ops::add(x, feed(x), 1));
-    }
-    return x;
-  }
-
- private:
-  // By-value parameters live until the caller's statement ends, Python's names only until they are bound anew: hence the resets.
-  Tensor attend(Tensor x, T mask, T padding, bool is_causal) {
-    Value result = attention_->call(
-        {x, x, x},
-        {{"attn_mask", to_value(mask)}, {"key_padding_mask", to_value(padding)}, {"need_weights", false}, {"is_causal", is_causal}});
-    Tensor y = Unbox<Tensor>::from(std::get<std::shared_ptr<List>>(result)->items[0]);
-    result = None{};
-    x.reset();
-    return (*dropout1_)(y);
-  }
-  Tensor feed(Tensor x) {
-    Tensor h = (*linear1_)(x);
-    h = gelu_ ? ops::gelu(h, "none") : ops::relu(h);
-    h = (*dropout_)(h);
-    Tensor y = (*linear2_)(h);
-    h.reset();
-    x.reset();
-    return (*dropout2_)(y);
-  }
-  bool gelu_, norm_first_;
-  ModulePtr attention_, linear1_, dropout_, linear2_, norm1_, norm2_, dropout1_, dropout2_;
-};
-const Layer transformer_encoder_layer{
-    "TransformerEncoderLayer(int d_model, int nhead, int dim_feedforward=2048, float dropout=0.1, str activation='relu', float "
-    "layer_norm_eps=1e-05, "
-    "bool batch_first=False, bool norm_first=False, bool bias=True)",
-    [](I width, I heads, I hidden, double dropout, const std::string& activation, double eps, bool batch_first, bool norm_first,
-       bool bias) -> ModulePtr {
-      return std::make_shared<TransformerEncoderLayer>(width, heads, hidden, dropout, activation, eps, batch_first, norm_first, bias);
     }};
 
 }  // namespace
