@@ -56,7 +56,8 @@ std::vector<ModuleBytes> module_table(const MemoryTrace& trace) {
   for (auto& b : blocks) {
     if (!b.alive) continue;
     if (b.category == Category::parameter) table[b.module].parameters += b.bytes;
-    if (b.category == Category::activation || b.category == Category::autocast_cache) table[b.module].activations += b.bytes;
+    if (b.category == Category::activation || b.category == Category::autocast_cache || b.category == Category::assumed)
+      table[b.module].activations += b.bytes;
   }
   for (auto& row : table) row.parameters_cumulative = row.parameters, row.activations_cumulative = row.activations;
   for (std::size_t i = table.size(); i-- > 1;) {
@@ -128,6 +129,15 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   return list;
 }
 
+/// An error that may only come of a shape that memest assumed says so.
+Error after_assumptions(const Error& error, const Diagnostics& diagnostics) {
+  const auto& list = diagnostics.list();
+  const auto unknown = std::find_if(list.begin(), list.end(), [](auto& d) { return d.code.starts_with("unknown-"); });
+  if (unknown == list.end() || error.kind() == Error::Kind::unknown) return error;
+  const std::string hint = "before it, " + unknown->where + ": " + unknown->message + (unknown->hint.empty() ? "" : "\n  " + unknown->hint);
+  return Error(error.message(), error.hint().empty() ? hint : error.hint() + "\n  " + hint, error.kind()).within(error.where());
+}
+
 }  // namespace
 
 Estimate estimate(const EstimateRequest& request) {
@@ -153,7 +163,7 @@ Estimate estimate(const EstimateRequest& request) {
     e.states = run::run_loop(*model, request.run);
   } catch (Error& error) {
     if (error.has_place()) error.within(request.spec);
-    throw;
+    throw after_assumptions(error, runtime.diagnostics);
   }
   e.diagnostics = runtime.diagnostics;
 

@@ -114,7 +114,31 @@ void visit_slots(const GraphArgument& argument, const std::function<void(int)>& 
   for (std::size_t i = argument.items.size(); i-- > 0;) visit_slots(argument.items[i], f);
 }
 
+/// Those of all that a node reads.
+void visit_slots(const GraphNode& n, const std::function<void(int)>& f) {
+  for (auto& a : n.args) visit_slots(a, f);
+  for (auto& [key, a] : n.kwargs) visit_slots(a, f);
+  if (!n.custom) return;
+  for (auto* list : {&n.custom->outputs, &n.custom->temporaries, &n.custom->backward_temporaries})
+    for (auto& made : *list) {
+      if (made.like >= 0) f(made.like);
+      for (auto& size : made.shape) visit_slots(size, f);
+    }
+}
+
+/// The i of a node getitem(value, i), where that is a constant that counts from the start; else -1.
+std::int64_t part_taken(const GraphNode& n) {
+  if (n.op != GraphNode::Op::call_function || !n.target.ends_with("getitem") || n.args.size() != 2) return -1;
+  auto* i = std::get_if<std::int64_t>(&n.args[1].constant);
+  return n.args[1].form == GraphArgument::Form::constant && i ? *i : -1;
+}
+
 }  // namespace
+
+void visit_values(const GraphArgument& argument, const std::function<void(int)>& f) {
+  if (argument.form == GraphArgument::Form::value) f(argument.slot);
+  for (auto& item : argument.items) visit_values(item, f);
+}
 
 SizeExpression::SizeExpression(std::string text) : text_(std::move(text)) { ExpressionReader(text_, nullptr, nullptr).read(); }
 std::int64_t SizeExpression::evaluate(const Symbols& symbols) const { return ExpressionReader(text_, &symbols, nullptr).read(); }
@@ -147,8 +171,7 @@ void GraphProgram::finish() {
         throw e.within(n.where);
       }
     };
-    for (auto& a : n.args) visit_slots(a, known);
-    for (auto& [key, a] : n.kwargs) visit_slots(a, known);
+    visit_slots(n, known);
     if (n.op == GraphNode::Op::output && i + 1 != nodes_.size())
       throw Error("the node after the output is never run").within(nodes_[i + 1].where);
     if ((n.op == GraphNode::Op::call_function || n.op == GraphNode::Op::call_method) && n.target.empty())
@@ -157,6 +180,7 @@ void GraphProgram::finish() {
     if (std::size_t(n.slot) >= assigned.size()) assigned.resize(std::size_t(n.slot) + 1), names.resize(std::size_t(n.slot) + 1, n.name);
     assigned[std::size_t(n.slot)] = true;
   }
+  find_unknown();
   // Where values die: backwards, the first use met is the last. A value whose name is assigned again later dies there instead.
   std::vector<bool> seen(slots_.size(), false);
   for (auto& name : kept_) {
@@ -172,8 +196,7 @@ void GraphProgram::finish() {
       }
     };
     use(nodes_[i].slot);
-    for (auto& a : nodes_[i].args) visit_slots(a, use);
-    for (auto& [key, a] : nodes_[i].kwargs) visit_slots(a, use);
+    visit_slots(nodes_[i], use);
   }
 }
 
@@ -191,6 +214,24 @@ void Graph::set_program(std::shared_ptr<const GraphProgram> program) {
             did_you_mean(n.target, modules));
     throw e.within(n.where);
   }
+}
+
+/// Calls that memest does not know. One whose users all take a part of it, value[0] and value[1], gives a tuple.
+void GraphProgram::find_unknown() {
+  constexpr int kWhole = -1, kMostParts = 64;
+  std::vector<GraphNode*> maker(slots_.size(), nullptr);
+  for (GraphNode& n : nodes_) {
+    const std::int64_t part = part_taken(n);
+    visit_slots(n, [&](int slot) {
+      GraphNode* made_by = maker[std::size_t(slot)];
+      if (!made_by || made_by->parts == kWhole) return;
+      made_by->parts = part < 0 || part >= kMostParts ? kWhole : std::max(made_by->parts, int(part) + 1);
+    });
+    n.unknown = (n.op == GraphNode::Op::call_function || n.op == GraphNode::Op::call_method) && !is_function(n.target);
+    n.parts = n.unknown ? 0 : 1;
+    maker[std::size_t(n.slot)] = n.unknown ? &n : nullptr;
+  }
+  for (GraphNode& n : nodes_) n.parts = std::max(n.parts, 1);
 }
 
 Value Graph::evaluate(const GraphArgument& a, const Values& frame) const {
@@ -228,6 +269,7 @@ Value Graph::run(std::size_t node, const Values& frame) {
     }
     throw Error(fmt::format("the graph has no parameter or buffer '{}'", n.target));
   }
+  if (n.op == GraphNode::Op::custom) return run_custom(n, frame);
   Values arguments;
   arguments.reserve(n.args.size());
   for (auto& a : n.args) arguments.push_back(evaluate(a, frame));
@@ -235,30 +277,67 @@ Value Graph::run(std::size_t node, const Values& frame) {
   for (auto& [key, a] : n.kwargs) keywords.emplace_back(key, evaluate(a, frame));
   switch (n.op) {
     case GraphNode::Op::call_module: return called_[node]->call(arguments, keywords);
-    case GraphNode::Op::custom: return run_custom(n, arguments);
     case GraphNode::Op::output: return arguments.empty() ? Value(None{}) : arguments[0];
-    default: return call_function(n.target, arguments, keywords, n.op == GraphNode::Op::call_method);
+    default:
+      if (n.unknown) return run_unknown(n, arguments, keywords);
+      return call_function(n.target, arguments, keywords, n.op == GraphNode::Op::call_method);
   }
 }
 
-Value Graph::run_custom(const GraphNode& n, const Values& arguments) {
-  Tensors inputs;
-  for (auto& a : arguments) collect_tensors(a, inputs);
-  Scoped<const char*> op(runtime().op, runtime().trace.intern("custom " + n.target));
-  auto fn = node("CustomBackward", std::span<const Tensor>(inputs), std::span<const Tensor>(inputs), [](Backward& w, const Tensors& saved) {
-    for (std::size_t i = 0; i < w.out.size(); ++i)
-      if (w.needs(int(i))) w.out[i] = empty_like(saved[i]);
-  });
-  Tensors outputs, saved;
-  for (auto& output : n.outputs) {
-    Dims sizes;
-    for (auto& size : output.shape) sizes.push_back(Unbox<std::int64_t>::from(evaluate(size, {})));
-    outputs.push_back(empty(sizes, output.dtype));
-    if (output.saved) saved.push_back(outputs.back());
-  }
-  fn.outputs(std::span<const Tensor>(outputs), {});
+Value Graph::run_custom(const GraphNode& n, const Values& frame) const {
+  CustomCall call;
+  const std::string name = n.target.empty() ? n.name : n.target;
+  call.op = runtime().trace.intern(name);
+  auto visit = [&](int slot) {
+    const std::size_t before = call.inputs.size();
+    collect_tensors(frame[std::size_t(slot)], call.inputs);
+    call.saves_input.resize(call.inputs.size(), call.inputs.size() > before && n.custom->saved_slots.contains(slot));
+  };
+  for (auto& a : n.args) visit_values(a, visit);
+  for (auto& [key, a] : n.kwargs) visit_values(a, visit);
+  auto made = [&](const std::vector<CustomOp::Made>& list) {
+    std::vector<CustomCall::Made> tensors;
+    for (auto& m : list) tensors.push_back(described(m, call.inputs, frame));
+    return tensors;
+  };
+  call.outputs = made(n.custom->outputs);
+  call.temporaries = made(n.custom->temporaries);
+  call.backward_temporaries = made(n.custom->backward_temporaries);
+  const Tensors outputs = call_custom(call);
   if (outputs.size() == 1) return outputs[0];
-  return list_of(outputs);
+  return make_tuple(Values(outputs.begin(), outputs.end()));
+}
+
+/// The sizes and the type of a tensor that a custom op makes.
+CustomCall::Made Graph::described(const CustomOp::Made& m, const Tensors& inputs, const Values& frame) const {
+  try {
+    CustomCall::Made made{{}, inputs.empty() ? runtime().default_dtype : inputs[0].dtype(), m.saved};
+    if (m.like >= 0) {
+      const Value& v = frame[std::size_t(m.like)];
+      if (!std::holds_alternative<Tensor>(v)) throw Error("\"like\" names a tensor, found " + memest::describe(v));
+      made.sizes = std::get<Tensor>(v).sizes();
+      made.dtype = std::get<Tensor>(v).dtype();
+    }
+    for (auto& size : m.shape) made.sizes.push_back(Unbox<std::int64_t>::from(evaluate(size, frame)));
+    for (std::int64_t size : made.sizes)
+      if (size < 0) throw Error("the sizes " + to_string(made.sizes) + " are negative");
+    made.sizes.numel();
+    if (m.dtype) made.dtype = *m.dtype;
+    return made;
+  } catch (Error& e) {
+    throw e.within(m.where);
+  }
+}
+
+Value Graph::run_unknown(const GraphNode& n, const Values& arguments, const KeywordArguments& keywords) const {
+  const char* kind = n.op == GraphNode::Op::call_method ? "method" : "function";
+  const std::string target = n.target.substr(0, 80), near = near_functions(target);
+  report_unknown({Diagnostic::Severity::warning, "unknown-op",
+                  fmt::format("node '{}' calls the {} '{}', which memest does not know", n.name, kind, target), n.where,
+                  near + (near.empty() ? "" : " or ") + "describe it in the spec: \"op\": \"custom\" with its \"outputs\""},
+                 fmt::format("it returns {} like its largest input and saves its inputs and what it returns",
+                             n.parts == 1 ? "a tensor" : fmt::format("{} tensors", n.parts)));
+  return assume_call(n.target, arguments, keywords, n.parts);
 }
 
 Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) {

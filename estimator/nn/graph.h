@@ -3,10 +3,13 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "nn/custom.h"
 #include "nn/module.h"
 
 namespace memest::nn {
@@ -40,6 +43,22 @@ struct GraphArgument {
   std::vector<std::string> keys;     ///< of a dict
 };
 
+/// The slots of the values in an argument, in order.
+void visit_values(const GraphArgument& argument, const std::function<void(int)>& f);
+
+/// What a spec says of an op of its own: the tensors that it makes, and those that it saves for the backward pass.
+struct CustomOp {
+  struct Made {
+    std::vector<GraphArgument> shape;  ///< sizes; or none, where it has those of `like`
+    int like = -1;                     ///< slot of a value
+    std::optional<DType> dtype;        ///< else that of `like`, or of the first input
+    bool saved = false;
+    std::string where;  ///< in its node, for messages
+  };
+  std::vector<Made> outputs, temporaries, backward_temporaries;
+  std::set<int> saved_slots;  ///< of the values among its arguments that it saves
+};
+
 struct GraphNode {
   enum class Op { placeholder, call_module, call_function, call_method, get_attr, output, custom };
   std::string name;
@@ -50,13 +69,9 @@ struct GraphNode {
   std::string where;  ///< JSON pointer, for messages
   int slot = -1;      ///< its name's; filled in by GraphProgram
 
-  // of a custom op: what the user says of its outputs (shapes of sizes) and of what it saves
-  struct Output {
-    std::vector<GraphArgument> shape;
-    DType dtype = DType::float32;
-    bool saved = false;
-  };
-  std::vector<Output> outputs;
+  std::shared_ptr<const CustomOp> custom;  ///< of a custom op
+  bool unknown = false;                    ///< a call of a function that memest does not know; filled in by GraphProgram
+  int parts = 1;                           ///< of an unknown call: values that its users take out of it; filled in by GraphProgram
 };
 
 /// What graphs of the same text have in common: the nodes, the frame's slots and where values die.
@@ -77,6 +92,8 @@ class GraphProgram {
   const std::vector<int>& dead(std::size_t i) const { return dead_[i]; }
 
  private:
+  void find_unknown();
+
   std::map<std::string, int> slots_;
   std::vector<GraphNode> nodes_;
   std::vector<std::string> kept_;
@@ -96,7 +113,9 @@ class Graph final : public Module {
  private:
   Value evaluate(const GraphArgument& argument, const Values& frame) const;
   Value run(std::size_t node, const Values& frame);
-  Value run_custom(const GraphNode& node, const Values& arguments);
+  Value run_custom(const GraphNode& node, const Values& frame) const;
+  CustomCall::Made described(const CustomOp::Made& made, const Tensors& inputs, const Values& frame) const;
+  Value run_unknown(const GraphNode& node, const Values& arguments, const KeywordArguments& keywords) const;
 
   std::shared_ptr<const Symbols> symbols_;
   std::shared_ptr<const GraphProgram> program_;

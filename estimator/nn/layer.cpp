@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "nn/custom.h"
 #include "ops/op.h"
 
 namespace memest::nn {
@@ -132,10 +133,7 @@ Value call_function(const std::string& full_name, const Values& arguments, const
     for (auto* op : find_ops("aten::" + name))
       if (auto result = attempt(op, op->info.schema, op->schema())) return *result;
   if (!tried.empty()) throw Error(first, fmt::format("{} takes {}", name, tried[0]));
-  std::vector<std::string> names;
-  for (auto* f : all_functions()) names.push_back(f->name());
-  for (auto* op : all_ops()) names.emplace_back(op->name() + 6);
-  throw Error(fmt::format("memest knows no {} '{}'", method ? "method" : "function", name.substr(0, 80)), did_you_mean(name, names));
+  throw Error(fmt::format("memest knows no {} '{}'", method ? "method" : "function", name.substr(0, 80)), near_functions(name));
 }
 
 }  // namespace memest::nn

@@ -82,6 +82,12 @@ bool convolves(const Estimate& e) {
                      [](auto& event) { return std::string_view(event.op) == "aten::convolution"; });
 }
 
+/// What the number rests on that memest does not know.
+int unknowns(const Estimate& e) {
+  auto& list = e.diagnostics.list();
+  return int(std::count_if(list.begin(), list.end(), [](auto& d) { return d.code.starts_with("unknown-"); }));
+}
+
 std::string layers(const Estimate& e, int depth) {
   std::vector<const ModuleBytes*> rows;
   if (depth <= 1) {
@@ -137,6 +143,10 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
     text += line + "\n";
   }
   if (auto modules = layers(e, options.depth); !modules.empty()) text += "\n" + modules;
+  if (const int count = unknowns(e))
+    text += fmt::format("assumed: what {} that memest does not know {} and {} (the warnings name {})\n",
+                        count == 1 ? "an op or layer" : fmt::format("{} ops and layers", count), count == 1 ? "returns" : "return",
+                        count == 1 ? "saves" : "save", count == 1 ? "it" : "them");
   if (e.semantics == "cuda" && convolves(e)) text += "not modelled: cuDNN workspaces (usually 0-100 MiB)\n";
   return text;
 }

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <set>
 #include <unordered_map>
 
 #include "base/text.h"
 #include "fake/runtime.h"
+#include "nn/custom.h"
 #include "nn/graph.h"
 #include "nn/layer.h"
 #include "spec/json.h"
@@ -186,6 +189,7 @@ class SpecReader {
       name_layers(node.at("layers"), *made, inner.size());
       return made;
     }
+    if (!nn::find_layer(type) && !node.has("nodes")) return unknown_layer(node, type, depth);
     try {
       auto [plan, is_new] = plans_.try_emplace(&node.json());
       if (is_new) plan->second = layer_plan(type, node);
@@ -203,6 +207,23 @@ class SpecReader {
     });
     const nn::LayerRecord& record = nn::layer_record(type);
     return {&record, nn::bind_layer(record, arguments)};
+  }
+
+  nn::ModulePtr unknown_layer(const Node& node, const std::string& type, int depth) {
+    const bool holds_layers = node.has("layers");
+    const std::string near = did_you_mean(type, nn::layer_names());
+    try {
+      nn::report_unknown({Diagnostic::Severity::warning, "unknown-layer", fmt::format("memest knows no layer '{}'", type.substr(0, 80)),
+                          node.at("type").where(), near},
+                         holds_layers ? "it has no parameters of its own and runs its layers one after another"
+                                      : "it has no parameters, returns a tensor like its largest input, and saves both");
+    } catch (Error& e) {
+      throw e.within(node.at("type").where());
+    }
+    const std::vector<nn::ModulePtr> inner = holds_layers ? layers(node.at("layers"), depth + 1) : std::vector<nn::ModulePtr>();
+    nn::ModulePtr made = nn::unknown_layer(type, inner);
+    if (holds_layers) name_layers(node.at("layers"), *made, inner.size());
+    return made;
   }
 
   /// A constant of a layer's arguments: sizes may be symbols.
@@ -389,7 +410,7 @@ class SpecReader {
   }
 
   nn::GraphNode graph_node(const Node& node, nn::GraphProgram& program) {
-    node.allow({"name", "op", "target", "args", "kwargs", "outputs", "saved"});
+    node.allow({"name", "op", "target", "args", "kwargs", "outputs", "saved", "temporaries", "backward_temporaries"});
     static constexpr std::pair<const char*, nn::GraphNode::Op> kOps[] = {{"placeholder", nn::GraphNode::Op::placeholder},
                                                                          {"call_module", nn::GraphNode::Op::call_module},
                                                                          {"call_function", nn::GraphNode::Op::call_function},
@@ -418,23 +439,107 @@ class SpecReader {
       node.at("kwargs").each([&](const std::string& key, const Node& value) {
         if (key != "device") n.kwargs.emplace_back(key, argument(value, &program));
       });
-    if (n.op == nn::GraphNode::Op::custom) {
-      const Node outputs = node.at("outputs");
-      outputs.array();
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        const Node o = outputs.at(i);
-        o.allow({"shape", "dtype", "saved"});
-        nn::GraphNode::Output out;
-        const Node shape = o.at("shape");
-        shape.array();
-        for (std::size_t d = 0; d < shape.size(); ++d) out.shape.push_back(argument(shape.at(d), nullptr));
-        if (o.has("dtype")) out.dtype = dtype(o.at("dtype"));
-        if (o.has("saved")) out.saved = o.at("saved").boolean();
-        n.outputs.push_back(std::move(out));
-      }
-    }
+    if (n.op == nn::GraphNode::Op::custom)
+      n.custom = custom(node, n, program);
+    else
+      for (const char* key : {"outputs", "saved", "temporaries", "backward_temporaries"})
+        if (node.has(key)) throw node.at(key).error(fmt::format("\"{}\" belongs to a node whose op is \"custom\"", key));
     program.slot_of(n.name);
     return n;
+  }
+
+  // ---- ops that a spec describes: {"op": "custom", "args": ["%x"], "outputs": [{"shape": ["$batch", 8]}], "saved": ["%x", "%y"]}
+
+  /// Names under which "saved" may know a tensor that the op makes.
+  using MadeNames = std::map<std::string, nn::CustomOp::Made*>;
+
+  nn::CustomOp::Made made_tensor(const Node& node, std::string where, nn::GraphProgram& graph) {
+    node.allow({"name", "shape", "like", "dtype"});
+    nn::CustomOp::Made made;
+    made.where = std::move(where);
+    if (node.has("shape") == node.has("like")) throw node.error("a tensor has either a \"shape\" or is \"like\" an input");
+    if (node.has("like")) {
+      const nn::GraphArgument like = argument(node.at("like"), &graph);
+      if (like.form != nn::GraphArgument::Form::value) throw node.at("like").error("\"like\" names a value, as \"%x\"");
+      made.like = like.slot;
+    } else {
+      const Node shape = node.at("shape");
+      shape.array();
+      for (std::size_t d = 0; d < shape.size(); ++d) made.shape.push_back(made_size(shape.at(d), graph));
+    }
+    if (node.has("dtype")) made.dtype = dtype(node.at("dtype"));
+    return made;
+  }
+  /// A size: a number, an expression over symbols, or an integer of the graph ("%n").
+  nn::GraphArgument made_size(const Node& node, nn::GraphProgram& graph) {
+    if (node.json().is_string() && node.text().starts_with('%')) return argument(node, &graph);
+    nn::GraphArgument a;
+    a.form = nn::GraphArgument::Form::size;
+    a.size = std::make_shared<nn::SizeExpression>(size(node));
+    return a;
+  }
+  std::vector<nn::CustomOp::Made> made_tensors(const Node& node, const char* key, nn::GraphProgram& graph) {
+    std::vector<nn::CustomOp::Made> list;
+    if (!node.has(key)) return list;
+    const Node tensors = node.at(key);
+    tensors.array();
+    for (std::size_t i = 0; i < tensors.size(); ++i) list.push_back(made_tensor(tensors.at(i), fmt::format("{}/{}", key, i), graph));
+    return list;
+  }
+  void name_tensors(const Node& node, const char* key, std::vector<nn::CustomOp::Made>& list, MadeNames& names) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Node tensors = node.at(key), tensor = tensors.at(i);
+      if (!tensor.has("name")) continue;
+      const std::string name = tensor.at("name").text();
+      if (!names.emplace(name, &list[i]).second)
+        throw tensor.at("name").error(fmt::format("two tensors of the op are named '{}'", name.substr(0, 80)));
+    }
+  }
+  std::shared_ptr<const nn::CustomOp> custom(const Node& node, const nn::GraphNode& n, nn::GraphProgram& graph) {
+    auto op = std::make_shared<nn::CustomOp>();
+    op->outputs = made_tensors(node, "outputs", graph);
+    op->temporaries = made_tensors(node, "temporaries", graph);
+    op->backward_temporaries = made_tensors(node, "backward_temporaries", graph);
+    if (op->outputs.empty())
+      throw(node.has("outputs") ? node.at("outputs") : node).error("a custom op has \"outputs\": the tensors it makes");
+    MadeNames names;
+    name_tensors(node, "outputs", op->outputs, names);
+    name_tensors(node, "temporaries", op->temporaries, names);
+    if (op->outputs.size() == 1) names.emplace(n.name, &op->outputs[0]);
+    std::map<std::string, int> inputs;
+    for (auto& [name, slot] : graph.names()) inputs.emplace(name, slot);
+    std::set<int> arguments;
+    for (auto& a : n.args) nn::visit_values(a, [&](int slot) { arguments.insert(slot); });
+    for (auto& [key, a] : n.kwargs) nn::visit_values(a, [&](int slot) { arguments.insert(slot); });
+    std::erase_if(inputs, [&](auto& input) { return !arguments.contains(input.second); });
+    if (!node.has("saved")) {  // as of an op that memest does not know: all inputs and outputs
+      op->saved_slots = arguments;
+      for (auto& made : op->outputs) made.saved = true;
+      return op;
+    }
+    const Node saved = node.at("saved");
+    saved.array();
+    for (std::size_t i = 0; i < saved.size(); ++i) save(saved.at(i), *op, inputs, names);
+    return op;
+  }
+  /// An input ("%x"), or a tensor that the op makes by its name; the only output has the node's. An input comes before an output of its
+  /// name.
+  void save(const Node& node, nn::CustomOp& op, const std::map<std::string, int>& inputs, const MadeNames& names) {
+    std::string name = node.text();
+    const bool value = name.starts_with('%');
+    if (value) name.erase(0, 1);
+    if (auto input = inputs.find(name); input != inputs.end() && (value || !names.contains(name))) {
+      op.saved_slots.insert(input->second);
+    } else if (auto made = names.find(name); made != names.end()) {
+      made->second->saved = true;
+    } else {
+      std::vector<std::string> known;
+      for (auto& [input_name, slot] : inputs) known.push_back("%" + input_name);
+      for (auto& [made_name, tensor] : names) known.push_back(made_name);
+      const std::string near = did_you_mean(node.text(), known);
+      throw node.error(fmt::format("'{}' is no input of the op and no tensor that it makes", node.text().substr(0, 80)),
+                       near.empty() ? "there are " + join(known, ", ") : near);
+    }
   }
 
   nn::Model& model_;
