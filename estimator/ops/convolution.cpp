@@ -294,6 +294,27 @@ Tensor conv_transpose_nd(T input, T weight, T bias, const Dims& stride, const Di
   });
 }
 
+/// Convolution.cpp conv_padding: "valid" or "same"; what both sides cannot share equally is padded first, on the right.
+template <int Spatial>
+Tensor conv_padded(T input, T weight, T bias, const Dims& stride_, const std::string& padding, const Dims& dilation_, I groups) {
+  const Dims stride = expanded("stride", stride_, Spatial), dilation = expanded("dilation", dilation_, Spatial);
+  if (padding != "valid" && padding != "same") throw Error("padding must be numbers, 'valid' or 'same', found '" + padding + "'");
+  return batched(input, Spatial, [&](T x) {
+    Dims left = Dims::filled(Spatial, 0);
+    Values right;
+    bool uneven = false;
+    for (int i = Spatial - 1; padding == "same" && i >= 0; --i) {
+      if (stride[i] != 1) throw Error("padding='same' is not supported for strided convolutions");
+      const I total = checked_mul(dilation[i], weight.size(i + 2) - 1);
+      left[i] = total / 2;
+      right.insert(right.end(), {I{0}, total % 2});
+      uneven |= total % 2 != 0;
+    }
+    const Tensor padded = uneven ? Unbox<Tensor>::from(call_op("aten::constant_pad_nd", {x, make_list(right)}, {})) : x;
+    return ops::convolution(padded, weight, bias, stride, left, dilation, false, Dims::filled(Spatial, 0), groups);
+  });
+}
+
 constexpr const char* kConv = "derivatives.yaml convolution; aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp";
 }  // namespace
 
@@ -310,6 +331,11 @@ const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, bool, const Dims
        "] dilation=1, SymInt groups=1) -> Tensor",                                                                                       \
        Autocast::lower, "", kConv},                                                                                                      \
       conv_nd<N>};                                                                                                                       \
+  const Op<Tensor(T, T, T, const Dims&, const std::string&, const Dims&, std::int64_t)> conv##N##d_padding{                              \
+      {"aten::conv" #N "d.padding(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N                                            \
+       "] stride=1, str padding=\"valid\", SymInt[" #N "] dilation=1, SymInt groups=1) -> Tensor",                                       \
+       Autocast::lower, "", kConv},                                                                                                      \
+      conv_padded<N>};                                                                                                                   \
   const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, std::int64_t, const Dims&)> conv_transpose##N##d{                      \
       {"aten::conv_transpose" #N "d" MEMEST_OVERLOAD_##N "(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N                   \
                                                          "] stride=1, SymInt[" #N "] padding=0, SymInt[" #N                              \

@@ -33,7 +33,8 @@ Bytes cub_radix_sort(I items, int key_size, int value_size, int bits) {
     return aligned((even_share_grid() * digits + 5632) * kOffset) + keys + values + kSlack;
   }
   constexpr I kDigits = 256;
-  const I tile = key_size != 4 ? 3840 : value_size == 4 ? 6528 : 3072;
+  // the one-sweep policy: 384 threads with so many items of four bytes, as many bytes of larger ones
+  const I tile = 384 * std::max(1, (key_size == 4 && value_size ? 17 : 21) * 4 / std::max({4, key_size, value_size}));
   const I portion = ((I{1} << 28) - 1) / tile * tile, portions = ceil_div(items, portion), passes = ceil_div(I{bits}, I{8});
   Bytes total = aligned(portions * passes * kDigits * kOffset) + aligned(ceil_div(std::min(items, portion), tile) * kDigits * 4) +
                 aligned(portions * passes * 4);
@@ -59,8 +60,11 @@ Bytes cub_scan_by_key(I items, int size) {  // the second allocation is the last
   return tile_state(items, tile, 16) - 256 + aligned((ceil_div(items, tile) + 1) * size);
 }
 Bytes cub_unique_by_key(I items, int size) { return tile_state(items, size == 8 ? 1344 : 2816, 16); }
-Bytes cub_unique(I items, int size) { return tile_state(items, size == 8 ? 1920 : 4608, 8); }
+Bytes cub_unique(I items, int size, bool tuned) {
+  return tile_state(items, !tuned ? 1280 : size == 1 ? 19840 : size == 2 ? 8064 : size == 4 ? 4608 : 1920, 8);
+}
 Bytes cub_select(I items) { return tile_state(items, 2304, 8); }
+Bytes cub_run_length_encode(I items) { return tile_state(items, 384, 8); }
 Bytes cub_reduce(I items) {
   constexpr I kSingleTile = 4096;
   return items <= kSingleTile ? 1 : aligned(even_share_grid() * 4) + kSlack;

@@ -16,10 +16,12 @@ Bytes cub_scan(std::int64_t items, int accumulator_size);
 Bytes cub_scan_by_key(std::int64_t items, int size);
 /// DeviceSelect::UniqueByKey of keys and values of this size: 4 or 8.
 Bytes cub_unique_by_key(std::int64_t items, int size);
-/// DeviceSelect::Unique of items of this size: 4 or 8.
-Bytes cub_unique(std::int64_t items, int size);
 /// DeviceSelect::Flagged and If.
 Bytes cub_select(std::int64_t items);
+/// DeviceSelect::Unique; `tuned`: of a type that cub has a tuning for (half types have none).
+Bytes cub_unique(std::int64_t items, int size, bool tuned = true);
+/// DeviceRunLengthEncode::Encode.
+Bytes cub_run_length_encode(std::int64_t items);
 /// DeviceReduce::Sum of 4-byte values.
 Bytes cub_reduce(std::int64_t items);
 /// Bits of the largest key.

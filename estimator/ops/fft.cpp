@@ -276,7 +276,7 @@ Tensor complex(T real, T imag) {
 }
 Tensor conj(T self) {  // a view with a flag; what reads it resolves the flag
   if (!is_complex(self.dtype())) return self;
-  auto fn = node("ConjBackward0", {self}, {}, [](Backward& w) { w.out[0] = w.grad[0]; });
+  auto fn = node("ConjBackward0", {self}, {}, [](Backward& w) { w.out[0] = detached(w.grad[0]); });
   Tensor y = make_view(self, self.sizes(), self.strides(), self->offset);
   fn.outputs({y});
   return y;

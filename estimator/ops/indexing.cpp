@@ -234,9 +234,11 @@ void index_put_kernel(T self, const Tensors& indices, T values, bool accumulate)
     if (runtime().settings.kernel_scratch())
       for (auto& x : indices) {
         if (!x || is_mask(x) || x.numel() == 0) continue;
-        Scratch least(8), most(8);  // the range check
+        std::optional<Scratch> least(8), most(8);  // the range check
         { Scratch too_low(1); }
         { Scratch too_high(1); }
+        least.reset();
+        most.reset();
       }
     accumulate_scratch(self, indices, on_device);
     return;

@@ -258,8 +258,10 @@ Tensor avg_pool_nd(T self, const Dims& kernel_size, const Dims& stride, const Di
   if (divisor == 0) throw Error("avg_pool: divisor must be not zero");
   const Dims sizes = Window(Spatial, kernel_size, stride, padding).output(self.sizes(), ceil_mode);
   const MemoryFormat format = Spatial == 2 ? suggest_memory_format(self) : MemoryFormat::contiguous;
-  auto fn = node(Spatial == 2 ? "AvgPool2DBackward0" : "AvgPool3DBackward0", {self}, {self},
-                 [format](Backward& w, T x) { pool_backward(w, x, format); });
+  auto fn = node(Spatial == 2 ? "AvgPool2DBackward0" : "AvgPool3DBackward0", {self}, {self}, [format](Backward& w, T x) {
+    pool_backward(w, x, format);
+    if (Spatial == 2) in_format(detached(x), format);  // avg_pool2d_backward has the input in the format as well
+  });
   Tensor y = empty(sizes, self.dtype(), format);
   const Tensor x = in_format(detached(self), format);
   fn.outputs({y});

@@ -144,11 +144,40 @@ void scatter_reduce_formula(Backward& w, I dim, const std::string& reduce, bool 
     self_is_result.reset();
     value.reset();
   } else {  // prod: products without the zeros, and what the others make of each
-    Tensor masked_self = elementwise({self}, self.dtype());
-    Tensor masked_result = empty(self.sizes(), self.dtype());
-    grad_self = product(grad, masked_result);
-    Tensor picked = ops::gather(grad, dim, index, false);
-    grad_src = product(picked, src);
+    Tensor masked_self, masked_result;
+    {
+      Tensor self_zero = elementwise({self}, DType::boolean);
+      masked_self = elementwise({self, self_zero}, self.dtype());
+    }
+    masked_result = empty(self.sizes(), self.dtype());
+    {
+      Tensor numerator = product(grad, masked_result);
+      grad_self = ops::binary("aten::div", numerator, masked_self);
+    }
+    Tensor src_zero = elementwise({src}, DType::boolean), zeros_met;
+    {
+      std::optional<Tensor> none(empty(self.sizes(), self.dtype())), as_number(elementwise({src_zero}, self.dtype())),
+          added(empty(self.sizes(), self.dtype()));
+      zeros_met = ops::gather(*added, dim, index, false);
+    }
+    Tensor single_zero;
+    {
+      Tensor one = elementwise({zeros_met}, DType::boolean);
+      single_zero = elementwise({src_zero, one}, DType::boolean);
+    }
+    Tensor masked_src = elementwise({src, single_zero}, src.dtype());
+    Tensor masked_src_result = empty(self.sizes(), self.dtype());
+    {
+      std::vector<Tensor> parts;  // the branches of where(), its last argument first
+      parts.push_back(elementwise({src, src_zero}, src.dtype()));
+      parts.push_back(product(grad, result));
+      parts.push_back(ops::gather(parts[1], dim, index, false));
+      parts.push_back(ops::binary("aten::div", parts[2], parts[0]));
+      parts.push_back(product(grad, masked_src_result));
+      parts.push_back(ops::gather(parts[4], dim, index, false));
+      grad_src = elementwise({single_zero, parts[5], parts[3]}, src.dtype());
+      while (!parts.empty()) parts.pop_back();
+    }
   }
   if (!include_self && reduce != "sum") {
     Tensor filled = empty(grad_self.sizes(), grad_self.dtype());

@@ -137,10 +137,11 @@ Pair topk(T self, I k, I dim_, bool, bool sorted) {
     values = empty(sizes, self.dtype());
     indices = empty(sizes, DType::int64);
     if (self.numel() == 0 || k == 0) return;
-    topk_scratch(self, self.numel() / length, length);
-    if (!sorted || values.numel() <= 1 || k <= kMostSmallSort) return;
     NoGrad below;
     CategoryScope category(Category::workspace);
+    const Tensor input = ops::contiguous_tensor(self);
+    topk_scratch(self, self.numel() / length, length);
+    if (!sorted || values.numel() <= 1 || k <= kMostSmallSort) return;
     Tensor sorted_indices = empty_like(indices);
     Tensor sorted_values = empty_like(values);
     sort_scratch(values, dim, k);
@@ -229,6 +230,10 @@ const Op mode_op{{"aten::mode(Tensor self, int dim=-1, bool keepdim=False) -> (T
 
 // ---- unique: sizes depend on values -----------------------------------------------------------------------------------------------
 
+Bytes unique_scratch(T sorted) {
+  const bool half = sorted.dtype() == DType::float16 || sorted.dtype() == DType::bfloat16;
+  return cub_unique(sorted.numel(), item_size(sorted.dtype()), !half);
+}
 /// compute_unique (native/cuda/UniqueCub.cu): the values that differ from their neighbours, their counts and their numbers.
 std::tuple<Tensor, Tensor, Tensor> unique2(T self_, bool, bool return_inverse, bool return_counts) {
   ops::note_data_dependent("aten::unique", "no value occurs twice");
@@ -247,8 +252,8 @@ std::tuple<Tensor, Tensor, Tensor> unique2(T self_, bool, bool return_inverse, b
     Scratch sort(cub_radix_sort(n, key, 8, 8 * key));
   }
   if (return_inverse) {
-    Tensor differs = empty({n}, DType::int64);
     inverse = empty(self_.sizes(), DType::int64);
+    Tensor differs = empty({n}, DType::int64);
     Scratch scan(cub_select(n));
   }
   Tensor output = empty({n}, self.dtype());
@@ -256,9 +261,9 @@ std::tuple<Tensor, Tensor, Tensor> unique2(T self_, bool, bool return_inverse, b
     Scratch length(8);
     if (return_counts) {
       counts = empty({n}, DType::int64);
-      Scratch encode(cub_scan(n, 4));
+      Scratch encode(cub_run_length_encode(n));
     } else {
-      Scratch select(cub_scan(n, 4));
+      Scratch select(unique_scratch(self));
     }
   }
   if (!inverse) inverse = empty({0}, DType::int64);
@@ -276,10 +281,14 @@ const Op unique_consecutive_op{
     +[](T self, bool return_inverse, bool return_counts, std::optional<I>) -> std::tuple<Tensor, Tensor, Tensor> {
       ops::note_data_dependent("aten::unique_consecutive", "no value occurs twice in a row");
       const I n = self.numel();
+      Tensor inverse = empty(return_inverse ? self.sizes() : Dims{0}, DType::int64);
+      if (return_inverse) {
+        Scratch differs(checked_mul(n, I{4})), scan(cub_select(n));
+      }
       Tensor output = empty({n}, self.dtype());
-      Tensor inverse = return_inverse ? empty(self.sizes(), DType::int64) : empty({0}, DType::int64);
-      Tensor counts = return_counts ? empty({n}, DType::int64) : empty({0}, DType::int64);
-      Scratch length(8), select(cub_scan(n, 4));
+      Scratch length(8);
+      Tensor counts = empty({return_counts ? n : 0}, DType::int64);
+      Scratch select(return_counts ? cub_run_length_encode(n) : unique_scratch(self));
       return {output, inverse, counts};
     }};
 

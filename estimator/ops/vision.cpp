@@ -17,15 +17,16 @@ using I = std::int64_t;
 
 // ---- resampling: structured kernels; the output keeps the input's format, the gradient that of the output's gradient ---
 
-enum class Resampling { plain, antialiased };
+Tensor in_format(T x, MemoryFormat format) { return is_contiguous(x, format) ? x : ops::clone(x, format); }
 
-/// A kernel without a channels_last form writes a contiguous tensor and copies it.
-struct ThroughContiguous {
-  Tensor output, input;
-  ThroughContiguous(T out, T in) {
-    if (!is_contiguous(out)) output = empty(out.sizes(), out.dtype());
-    input = ops::contiguous_tensor(detached(in));
-  }
+/// What a kernel without a channels_last form does with tensors that are not contiguous: reads and writes them through their strides, or
+/// works on contiguous copies.
+enum class Forward { strided, copies };
+enum class Reverse {
+  copies,           ///< a contiguous gradient of the input, which is copied, and a contiguous one of the output
+  copies_in_order,  ///< the output's first
+  strided,          ///< only the output's gradient is made contiguous
+  contiguous,       ///< likewise, and the gradient of the input is a contiguous tensor
 };
 
 /// The kernels of native/cuda/UpSampleNearest2d.cu and UpSampleBilinear2d.cu take channels_last from so many channels on.
@@ -33,20 +34,28 @@ struct ResampleKernel {
   const char* node;
   int spatial;
   I channels_last_from;  ///< 0: never
-  Resampling kind = Resampling::plain;
+  Forward forward;
+  Reverse reverse;
+  bool takes(MemoryFormat format, I channels) const {
+    return format == MemoryFormat::channels_last && channels_last_from && channels >= channels_last_from;
+  }
 };
 
 void resample_backward(Backward& w, const ResampleKernel& kernel) {
   const Tensor& grad = w.grad[0];
   const Dims& sizes = w.sizes(0);
-  w.out[0] = empty(sizes, grad.dtype(), suggest_memory_format(grad));
-  const bool last =
-      suggest_memory_format(grad) == MemoryFormat::channels_last && kernel.channels_last_from && sizes[1] >= kernel.channels_last_from;
-  if (last) {
-    const Tensor own = is_contiguous(grad, MemoryFormat::channels_last) ? Tensor() : ops::clone(grad, MemoryFormat::channels_last);
-  } else {
-    ThroughContiguous copies(w.out[0], grad);
+  const MemoryFormat format = suggest_memory_format(grad);
+  w.out[0] = empty(sizes, grad.dtype(), kernel.reverse == Reverse::contiguous ? MemoryFormat::contiguous : format);
+  if (kernel.takes(format, sizes[1])) {
+    const Tensor own = in_format(grad, format);
+    return;
   }
+  const bool copied = kernel.reverse == Reverse::copies || kernel.reverse == Reverse::copies_in_order;
+  auto contiguous_out = [&] { return copied && !is_contiguous(w.out[0]) ? empty(sizes, grad.dtype()) : Tensor(); };
+  Tensor out;
+  if (kernel.reverse == Reverse::copies) out = contiguous_out();
+  const Tensor contiguous_grad = ops::contiguous_tensor(grad);
+  const Tensor later = kernel.reverse == Reverse::copies_in_order ? contiguous_out() : Tensor();
 }
 
 Tensor resampled(T self, const Dims& output_size, const ResampleKernel& kernel) {
@@ -58,13 +67,13 @@ Tensor resampled(T self, const Dims& output_size, const ResampleKernel& kernel) 
   for (I s : output_size)
     if (s <= 0) throw Error("upsample: input and output sizes should be greater than 0, found an output of " + to_string(sizes));
   auto fn = node(kernel.node, {self}, {}, [kernel](Backward& w) { resample_backward(w, kernel); });
-  Tensor y = empty(sizes, self.dtype(), suggest_memory_format(self));
-  const bool last = suggest_memory_format(self) == MemoryFormat::channels_last;
-  if (kernel.kind == Resampling::antialiased) {
-    ThroughContiguous copies(y, self);
-  } else if (last && kernel.channels_last_from && sizes[1] >= kernel.channels_last_from) {
-    const Tensor own =
-        is_contiguous(self, MemoryFormat::channels_last) ? Tensor() : ops::clone(detached(self), MemoryFormat::channels_last);
+  const MemoryFormat format = suggest_memory_format(self);
+  Tensor y = empty(sizes, self.dtype(), format);
+  if (kernel.takes(format, sizes[1])) {
+    const Tensor own = in_format(detached(self), format);
+  } else if (kernel.forward == Forward::copies) {
+    const Tensor output = is_contiguous(y) ? Tensor() : empty(sizes, self.dtype());
+    const Tensor input = ops::contiguous_tensor(detached(self));
   }
   fn.outputs({y});
   return y;
@@ -99,8 +108,8 @@ using Factors = std::optional<std::vector<double>>;
 #define MEMEST_ARGUMENTS_2 Scale, Scale
 #define MEMEST_ARGUMENTS_3 Scale, Scale, Scale
 /// One kernel as two records: with sizes and scales, and with either (.vec, what torch.nn.functional.interpolate calls).
-#define MEMEST_UPSAMPLE(NAME, NODE, N, FROM, KIND)                                                                                   \
-  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Resampling::KIND};                                                           \
+#define MEMEST_UPSAMPLE(NAME, NODE, N, FROM, FORWARD, REVERSE)                                                                       \
+  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Forward::FORWARD, Reverse::REVERSE};                                         \
   Tensor NAME##_of(T self, const Dims& size, MEMEST_ARGUMENTS_##N) { return resampled(self, size, NAME##_kernel); }                  \
   const Op NAME##_op{                                                                                                                \
       {"aten::" #NAME "(Tensor self, SymInt[" #N "] output_size, " MEMEST_SCALES_##N ") -> Tensor", Autocast::fp32, "", kUpsample},  \
@@ -111,8 +120,8 @@ using Factors = std::optional<std::vector<double>>;
   const Op NAME##_vec_op{                                                                                                            \
       {"aten::" #NAME ".vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor", Autocast::fp32, "", kUpsample}, \
       NAME##_vec};
-#define MEMEST_UPSAMPLE_ALIGNED(NAME, NODE, N, FROM, KIND)                                                                               \
-  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Resampling::KIND};                                                               \
+#define MEMEST_UPSAMPLE_ALIGNED(NAME, NODE, N, FROM, FORWARD, REVERSE)                                                                   \
+  constexpr ResampleKernel NAME##_kernel{NODE, N, FROM, Forward::FORWARD, Reverse::REVERSE};                                             \
   Tensor NAME##_of(T self, const Dims& size, bool, MEMEST_ARGUMENTS_##N) { return resampled(self, size, NAME##_kernel); }                \
   const Op NAME##_op{{"aten::" #NAME "(Tensor self, SymInt[" #N "] output_size, bool align_corners, " MEMEST_SCALES_##N ") -> Tensor",   \
                       Autocast::fp32, "", kUpsample},                                                                                    \
@@ -124,19 +133,19 @@ using Factors = std::optional<std::vector<double>>;
       {"aten::" #NAME ".vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor", Autocast::fp32, \
        "", kUpsample},                                                                                                                   \
       NAME##_vec};
-MEMEST_UPSAMPLE(upsample_nearest1d, "UpsampleNearest1DBackward0", 1, 0, plain)
-MEMEST_UPSAMPLE(upsample_nearest2d, "UpsampleNearest2DBackward0", 2, 4, plain)
-MEMEST_UPSAMPLE(upsample_nearest3d, "UpsampleNearest3DBackward0", 3, 0, plain)
-MEMEST_UPSAMPLE(_upsample_nearest_exact1d, "UpsampleNearestExact1DBackward0", 1, 0, plain)
-MEMEST_UPSAMPLE(_upsample_nearest_exact2d, "UpsampleNearestExact2DBackward0", 2, 4, plain)
-MEMEST_UPSAMPLE(_upsample_nearest_exact3d, "UpsampleNearestExact3DBackward0", 3, 0, plain)
-MEMEST_UPSAMPLE_ALIGNED(upsample_linear1d, "UpsampleLinear1DBackward0", 1, 0, plain)
-MEMEST_UPSAMPLE_ALIGNED(upsample_bilinear2d, "UpsampleBilinear2DBackward0", 2, 4, plain)
-MEMEST_UPSAMPLE_ALIGNED(upsample_bicubic2d, "UpsampleBicubic2DBackward0", 2, 0, plain)
-MEMEST_UPSAMPLE_ALIGNED(upsample_trilinear3d, "UpsampleTrilinear3DBackward0", 3, 0, plain)
-MEMEST_UPSAMPLE_ALIGNED(_upsample_bilinear2d_aa, "UpsampleBilinear2DAaBackward0", 2, 0, antialiased)
-MEMEST_UPSAMPLE_ALIGNED(_upsample_bicubic2d_aa, "UpsampleBicubic2DAaBackward0", 2, 0, antialiased)
-MEMEST_UPSAMPLE_ALIGNED(_upsample_lanczos2d_aa, "UpsampleLanczos2DAaBackward0", 2, 0, antialiased)
+MEMEST_UPSAMPLE(upsample_nearest1d, "UpsampleNearest1DBackward0", 1, 0, copies, copies)
+MEMEST_UPSAMPLE(upsample_nearest2d, "UpsampleNearest2DBackward0", 2, 4, copies, copies)
+MEMEST_UPSAMPLE(upsample_nearest3d, "UpsampleNearest3DBackward0", 3, 0, copies, contiguous)
+MEMEST_UPSAMPLE(_upsample_nearest_exact1d, "UpsampleNearestExact1DBackward0", 1, 0, copies, copies)
+MEMEST_UPSAMPLE(_upsample_nearest_exact2d, "UpsampleNearestExact2DBackward0", 2, 4, copies, copies)
+MEMEST_UPSAMPLE(_upsample_nearest_exact3d, "UpsampleNearestExact3DBackward0", 3, 0, copies, contiguous)
+MEMEST_UPSAMPLE_ALIGNED(upsample_linear1d, "UpsampleLinear1DBackward0", 1, 0, strided, copies)
+MEMEST_UPSAMPLE_ALIGNED(upsample_bilinear2d, "UpsampleBilinear2DBackward0", 2, 4, strided, copies)
+MEMEST_UPSAMPLE_ALIGNED(upsample_bicubic2d, "UpsampleBicubic2DBackward0", 2, 0, strided, contiguous)
+MEMEST_UPSAMPLE_ALIGNED(upsample_trilinear3d, "UpsampleTrilinear3DBackward0", 3, 0, strided, copies_in_order)
+MEMEST_UPSAMPLE_ALIGNED(_upsample_bilinear2d_aa, "UpsampleBilinear2DAaBackward0", 2, 0, copies, strided)
+MEMEST_UPSAMPLE_ALIGNED(_upsample_bicubic2d_aa, "UpsampleBicubic2DAaBackward0", 2, 0, copies, contiguous)
+MEMEST_UPSAMPLE_ALIGNED(_upsample_lanczos2d_aa, "UpsampleLanczos2DAaBackward0", 2, 0, copies, contiguous)
 #undef MEMEST_UPSAMPLE
 #undef MEMEST_UPSAMPLE_ALIGNED
 

@@ -64,11 +64,11 @@ class Conv final : public UnaryModule {
         twice.insert(twice.end(), {padding[i], padding[i] + (uneven_.empty() ? 0 : uneven_[i])});
       x = Unbox<Tensor>::from(call_function("pad", {input, make_list(twice)}, {{"mode", a_.padding_mode}}));
       padding = Dims::filled(padding.size(), 0);
-    } else if (!uneven_.empty() && std::any_of(uneven_.begin(), uneven_.end(), [](I v) { return v != 0; })) {
-      // native/Convolution.cpp convolution_same: the odd element is padded on the right first
-      Values sides;
-      for (int i = padding.size() - 1; i >= 0; --i) sides.insert(sides.end(), {I{0}, uneven_[i]});
-      x = Unbox<Tensor>::from(call_function("pad", {input, make_list(sides)}, {}));
+    } else if (!uneven_.empty()) {  // padding="same"
+      return Unbox<Tensor>::from(call_function(
+          fmt::format("conv{}d", a_.kernel.size()),
+          {input, to_value(parameter(0)), to_value(parameter(1)), list_of(a_.stride), std::string("same"), list_of(a_.dilation), a_.groups},
+          {}));
     }
     const std::size_t spatial = std::size_t(a_.kernel.size());
     if (transposed_) {
