@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent.parent / "tests" / "ops"
-FIELDS = {"op", "ops", "args", "each", "kwargs", "init", "dtypes", "amp", "channels_last", "no_grad", "eval"}
+FIELDS = {"op", "ops", "args", "each", "kwargs", "init", "dtypes", "amp", "channels_last", "no_grad", "eval", "fresh"}
 INTEGERS = {"int64", "int32", "int16", "int8", "uint8", "bool"}
 
 
@@ -26,7 +26,7 @@ def expand(entry):
     lists = entry.get("each") or [entry.get("args", [])]
     for op, args, dtype in itertools.product(ops, lists, entry.get("dtypes", ["float32", "bfloat16"])):
         case = {"op": op, "dtype": dtype, "args": args}
-        for field in ("kwargs", "init", "amp", "channels_last", "no_grad", "eval"):
+        for field in ("kwargs", "init", "amp", "channels_last", "no_grad", "eval", "fresh"):
             if field in entry:
                 case[field] = entry[field]
         yield case
@@ -74,11 +74,13 @@ class Recorder:
     def __init__(self, torch):
         self.torch = torch
 
-    def start(self):
+    def start(self, known=()):
+        """Blocks at the addresses `known` have the first numbers."""
         memory = self.torch.cuda.memory
         memory._record_memory_history(enabled=None)
         memory._record_memory_history(max_entries=100000, context=None, stacks="python", clear_history=True)
-        self.position, self.blocks, self.count, self.parts = 0, {}, 0, []
+        self.position, self.count, self.parts = 0, len(known), []
+        self.blocks = {address: number for number, address in enumerate(known, 1)}
 
     def point(self, keep):
         """Ends a part. With keep the events since the last point are written down, otherwise they are left out."""
@@ -98,7 +100,7 @@ class Recorder:
 
 class Maker:
     def __init__(self, torch, case):
-        self.torch, self.case, self.inputs = torch, case, []
+        self.torch, self.case, self.inputs, self.fresh = torch, case, [], []
         self.in_place = re.search(r"[a-z0-9]_(\.|$)", case["op"]) is not None
 
     def dtype(self, name):
@@ -121,6 +123,10 @@ class Maker:
         leaf.requires_grad_(grad)
         first = not self.inputs
         self.inputs.append(leaf)
+        if self.case.get("fresh") and device == "cuda":
+            copy = leaf.clone()
+            self.fresh.append(copy.data_ptr())
+            return copy.expand(spec["expand"]) if "expand" in spec else copy
         if "expand" in spec:
             return leaf.expand(spec["expand"])
         return leaf.clone() if grad and first and self.in_place else leaf
@@ -189,15 +195,18 @@ def run(torch, recorder, case):
     function = function_of(torch, case, maker)
     inputs = maker.inputs
     gc.collect()
-    recorder.start()
+    recorder.start(maker.fresh)
     with torch.no_grad() if case.get("no_grad") else contextlib.nullcontext():
         with torch.autocast("cuda", dtype=maker.dtype(case["amp"])) if "amp" in case else contextlib.nullcontext():
             out = function(*args, **kwargs)
-    recorder.point(True)
+    if not maker.fresh:
+        recorder.point(True)
     results = []
     flatten(out, results)
     del out
     args.clear(), kwargs.clear()
+    if maker.fresh:
+        recorder.point(True)
     roots = [r for r in results if r.requires_grad]
     ones = [torch.ones_like(r) for r in roots]
     recorder.point(False)

@@ -11,7 +11,7 @@ namespace {
 
 /// Gradients: g, self, other, result.
 Tensor pass(T g, T, T, T) { return g; }
-Tensor zeros_other(T, T, T b, T) { return empty_like(b); }
+Tensor zeros_other(T, T, T, T) { return {}; }
 
 // ---- remainders ----------------------------------------------------------------------------------------------------------
 Tensor remainder_other(T g, T a, T b, T) { return -Lazy(g) * Lazy(a).div(b, "floor"); }
@@ -56,7 +56,7 @@ Tensor copysign_self(T g, T a, T, T y) {
   { const Tensor mask = compare("aten::eq", a, 0); }
   return Lazy(g) * ratio;
 }
-constexpr BinaryRule kCopysign{"CopysignBackward0", promote_float, copysign_self, uses_self | uses_result, zeros_other, uses_other};
+constexpr BinaryRule kCopysign{"CopysignBackward0", promote_float, copysign_self, uses_self | uses_result, zeros_other, is_zeros};
 const Binary<"copysign", ".Tensor", kCopysign> copysign_op{"self, result", kBinarySource};
 const WithScalar<"copysign", ".Scalar", kCopysign, "CopysignBackward1"> copysign_number{"self, result", kBinarySource};
 
@@ -112,7 +112,7 @@ const Op xlogy_of_number_op{{"aten::xlogy.Scalar_Self(Scalar self, Tensor other)
                             xlogy_of_number};
 
 Tensor nextafter_self(T g, T a, T b, T) { return where(compare("aten::ne", a, b), g, 0); }
-constexpr BinaryRule kNextafter{"NextafterBackward0", promote, nextafter_self, uses_self | uses_other, zeros_other, uses_other};
+constexpr BinaryRule kNextafter{"NextafterBackward0", promote, nextafter_self, uses_self | uses_other, zeros_other, is_zeros};
 const Binary<"nextafter", "", kNextafter> nextafter_op{"self, other", kBinarySource};
 
 // FunctionsManual.cpp atan2_backward: both gradients are one expression

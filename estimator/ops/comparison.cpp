@@ -14,8 +14,8 @@ constexpr BinaryRule kCompare{"", promote_bool, nullptr, uses_nothing, nullptr, 
 /// derivatives.yaml eq_.Tensor: zeros_like(self) is the written self, which has the gradient's layout
 Tensor compare_(T self, T other) {
   check_in_place(self, other);
-  auto fn = node("EqBackward1", {self, other}, {save_if(other, other)}, [](Backward& w, T b) {
-    if (w.needs(1)) w.out[1] = empty_like(b);
+  auto fn = node("EqBackward1", {self, other}, {}, [](Backward& w) {
+    if (w.needs(1)) w.out[1] = empty(w.sizes(1), w.dtype(1));
     if (w.needs(0)) w.out[0] = empty_like(w.grad[0]);
   });
   fn.in_place(self);

@@ -119,7 +119,8 @@ ops::BagResult embedding_bag_kernel(T weight, T indices_, T offsets_, bool scale
     throw Error(fmt::format("embedding_bag: indices and offsets must be 1-D, found {} and {}", describe(indices_), describe(offsets_)));
   if (sparse && runtime().grad_mode && weight.requires_grad()) refuse_sparse("embedding_bag");
   if (include_last_offset && offsets_.numel() < 1) throw Error("include_last_offset: numBags should be at least 1");
-  auto fn = node("EmbeddingBagBackward0", {weight, per_sample_weights}, {indices_, offsets_, per_sample_weights, weight},
+  auto fn = node("EmbeddingBagBackward0", {weight, per_sample_weights},
+                 {indices_, offsets_, per_sample_weights, save_if(weight, per_sample_weights)},
                  [mode, scale_grad_by_freq](Backward& w, T i, T offsets, T, T, T, T, T) {
                    const Tensor grad = ops::contiguous_tensor(w.grad[0]);
                    if (w.needs(1)) w.out[1] = empty({i.numel()}, grad.dtype());

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ops/copy.h"
 #include "ops/cub.h"
 #include "ops/factories.h"
@@ -18,6 +20,13 @@ using I = std::int64_t;
 
 bool is_mask(T x) { return x.dtype() == DType::boolean || x.dtype() == DType::uint8; }
 
+thread_local std::optional<I> assumed_selection;
+/// How many of the elements are there.
+I selected(I elements) { return std::min(assumed_selection.value_or(elements), elements); }
+void note_selection(const char* op, const char* assumption) {
+  if (!assumed_selection) ops::note_data_dependent(op, assumption);
+}
+
 /// The kernels of nonzero: a count, and the indices of the elements that are kept, [count, dimensions] in column order.
 Tensor nonzero_kernel(T self) {
   const I n = self.numel();
@@ -28,10 +37,11 @@ Tensor nonzero_kernel(T self) {
     count = empty(Dims{}, DType::int32);
     Scratch reduce(cub_reduce(n));
   }
-  const Dims shape{I{self.dim()}, n};
+  const I found = selected(n);
+  const Dims shape{I{self.dim()}, found};
   Tensor columns = empty(shape, DType::int64);
   if (n > 0) Scratch select(cub_select(n));
-  return share(columns, {n, I{self.dim()}}, {1, n}, 0);
+  return share(columns, {found, I{self.dim()}}, {1, found}, 0);
 }
 
 // ---- what an index becomes ---------------------------------------------------------------------------------------------------
@@ -49,7 +59,7 @@ Tensors expand_indices(T self, const Tensors& indices) {
           throw Error(fmt::format("the shape of the mask {} at index {} does not match the shape of the indexed tensor {}",
                                   to_string(index.sizes()), j, to_string(self.sizes())));
       }
-      ops::note_data_dependent("indexing with a mask", "every element is taken");
+      note_selection("indexing with a mask", "every element is taken");
       NoGrad below;
       const Tensor positions = nonzero_kernel(index);
       for (int j = 0; j < index.dim(); ++j) out.push_back(share(positions, {positions.sizes()[0]}, {1}, j * positions.sizes()[0]));
@@ -321,7 +331,7 @@ Tensor index_add_any(T self, I dim, T index, T source, const Scalar& alpha, bool
   check_index("index_add", self, dim, index);
   if (source.dtype() != self.dtype())
     throw Error("index_add_(): self and source must have the same scalar type, found " + describe(self) + " and " + describe(source));
-  auto fn = node("IndexAddBackward0", {self, source}, {save_if(index, source)}, [dim, alpha](Backward& w, T i) {
+  auto fn = node("IndexAddBackward0", {self, source}, {save_if(index, source), save_if(source, source)}, [dim, alpha](Backward& w, T i, T) {
     if (w.needs(0)) w.out[0] = w.grad[0];
     if (w.needs(1)) {
       Tensor picked = ops::index_select(w.grad[0], dim, i);
@@ -343,7 +353,7 @@ Tensor index_copy_any(T self, I dim, T index, T source, bool in_place) {
   check_index("index_copy", self, dim, index);
   if (source.dtype() != self.dtype())
     throw Error("index_copy_(): self and source expected to have the same dtype, found " + describe(self) + " and " + describe(source));
-  auto fn = node("IndexCopyBackward0", {self, source}, {index}, [dim](Backward& w, T i) {
+  auto fn = node("IndexCopyBackward0", {self, source}, {index, save_if(source, source)}, [dim](Backward& w, T i, T) {
     if (w.needs(0)) w.out[0] = ops::clone(w.grad[0], std::nullopt);
     if (w.needs(1)) w.out[1] = ops::index_select(w.grad[0], dim, i);
   });
@@ -372,16 +382,16 @@ Tensor index_fill_(T self, I dim, T index, const Scalar&) {
   return self;
 }
 const Op index_add_op{{"aten::index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor", Autocast::none,
-                       "index", "derivatives.yaml index_add"},
+                       "index, source", "derivatives.yaml index_add"},
                       index_add};
 const Op index_add_in_place_op{{"aten::index_add_(Tensor(a!) self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor(a!)",
-                                Autocast::none, "index", "derivatives.yaml index_add"},
+                                Autocast::none, "index, source", "derivatives.yaml index_add"},
                                index_add_};
-const Op index_copy_op{{"aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", Autocast::none, "index",
+const Op index_copy_op{{"aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor", Autocast::none, "index, source",
                         "derivatives.yaml index_copy"},
                        index_copy};
 const Op index_copy_in_place_op{{"aten::index_copy_(Tensor(a!) self, int dim, Tensor index, Tensor source) -> Tensor(a!)", Autocast::none,
-                                 "index", "derivatives.yaml index_copy"},
+                                 "index, source", "derivatives.yaml index_copy"},
                                 index_copy_};
 const Op index_fill_op{{"aten::index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor", Autocast::none, "index",
                         "derivatives.yaml index_fill"},
@@ -481,7 +491,7 @@ const Op slice_scatter_op{
 // ------------------------------------------------------------------------------------------------------------
 
 Tensor nonzero(T self) {
-  ops::note_data_dependent("aten::nonzero", "no element is zero");
+  note_selection("aten::nonzero", "no element is zero");
   return nonzero_kernel(self);
 }
 const Op<Tensor(T)> nonzero_op{{"aten::nonzero(Tensor self) -> Tensor", Autocast::none, "", "native/cuda/Nonzero.cu"}, nonzero};
@@ -499,7 +509,7 @@ void masked_scatter_scratch(I elements) {
 }
 Tensor masked_select(T self, T mask) {
   if (mask.dtype() != DType::boolean) throw Error("masked_select: expected BoolTensor for mask, found " + describe(mask));
-  ops::note_data_dependent("aten::masked_select", "the mask is true everywhere");
+  note_selection("aten::masked_select", "the mask is true everywhere");
   const Dims sizes = broadcast(self.sizes(), mask.sizes());
   auto fn = node("MaskedSelectBackward0", {self}, {mask, self}, [sizes](Backward& w, T, T x) {  // masked_select_backward
     w.out[0] = ops::zeros(sizes, x.dtype());
@@ -510,7 +520,7 @@ Tensor masked_select(T self, T mask) {
     NoGrad below;
     const Tensor expanded = ops::expand(mask, sizes, false);
     Tensor positions = nonzero_kernel(expanded);
-    y = empty({sizes.numel()}, self.dtype());
+    y = empty({selected(sizes.numel())}, self.dtype());
   }
   fn.outputs({y});
   return y;
@@ -569,6 +579,8 @@ const Op<Tensor(T, I, T)> index_select{{"aten::index_select(Tensor self, int dim
                                         "derivatives.yaml index_select; native/cuda/Indexing.cu"},
                                        memest::index_select};
 
+AssumedSelection::AssumedSelection(std::int64_t count) : before_(std::exchange(assumed_selection, count)) {}
+AssumedSelection::~AssumedSelection() { assumed_selection = before_; }
 void note_data_dependent(const char* op, const char* assumption) {
   runtime().diagnostics.add(
       {Diagnostic::Severity::note, "data-dependent",

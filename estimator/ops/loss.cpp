@@ -142,8 +142,8 @@ Tensor logits_target_gradient(T g, T x, T pos_weight) {
   return gradient;
 }
 Tensor binary_cross_entropy_with_logits(T self, T target, T weight, T pos_weight, I reduction) {
-  auto fn = node("BinaryCrossEntropyWithLogitsBackward0", {self, target}, {self, target, weight, pos_weight},
-                 [](Backward& w, T x, T y, T, T positive) {
+  auto fn = node("BinaryCrossEntropyWithLogitsBackward0", {self, target}, {pos_weight, self, target, weight},
+                 [](Backward& w, T positive, T x, T y, T) {
                    if (w.needs(0)) w.out[0] = logits_gradient(x, y, positive);
                    if (w.needs(1)) w.out[1] = logits_target_gradient(w.grad[0], x, positive);
                  });

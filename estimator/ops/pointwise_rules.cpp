@@ -52,7 +52,8 @@ bool keeps(const BinaryRule& rule, Uses what, bool self_grad, bool other_grad) {
 /// Saved: other, self, result (derivatives.yaml's formulas save by name), each where a gradient that is wanted looks at it.
 auto binary_formula(const BinaryRule& rule) {
   return [&rule](Backward& w, T other, T self, T result) {
-    if (w.needs(1) && rule.other_gradient) w.out[1] = rule.other_gradient(w.grad[0], self, other, result);
+    if (w.needs(1) && rule.other_gradient)
+      w.out[1] = rule.other_uses & is_zeros ? empty(w.sizes(1), w.dtype(1)) : rule.other_gradient(w.grad[0], self, other, result);
     if (w.needs(0) && rule.self_gradient) w.out[0] = rule.self_gradient(w.grad[0], self, other, result);
   };
 }

@@ -95,8 +95,8 @@ struct UnaryOut {
 
 // ---- two tensors -------------------------------------------------------------------------------------------------------
 
-/// What one of the two gradients looks at, as bits.
-enum Uses : unsigned { uses_nothing = 0, uses_self = 1, uses_other = 2, uses_result = 4 };
+/// What one of the two gradients looks at, as bits. `is_zeros`, of the other's: zeros_like(other), which keeps its sizes only.
+enum Uses : unsigned { uses_nothing = 0, uses_self = 1, uses_other = 2, uses_result = 4, is_zeros = 8 };
 
 using PromotionRule = DType (*)(T self, T other);
 DType promote(T self, T other);

@@ -251,7 +251,7 @@ template <bool Divides, bool InPlace>
 Tensor addc(T self, T tensor1, T tensor2, const Scalar& value) {
   const bool one = tensor1.requires_grad(), two = tensor2.requires_grad();
   auto fn = node(Divides ? "AddcdivBackward0" : "AddcmulBackward0", {self, tensor1, tensor2},
-                 {two ? tensor1 : Tensor(), one || (Divides && two) ? tensor2 : Tensor()}, [value](Backward& w, T a, T b) {
+                 {two ? tensor1 : Tensor(), Divides || one ? tensor2 : Tensor()}, [value](Backward& w, T a, T b) {
                    T g = w.grad[0];
                    if (w.needs(0)) w.out[0] = g;
                    if (w.needs(1)) {

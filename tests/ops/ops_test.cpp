@@ -24,7 +24,14 @@ namespace fs = std::filesystem;
 /// What the runtime did between points, blocks numbered as they are allocated.
 class Recording {
  public:
-  void start() { position_ = runtime().trace.events.size(); }
+  /// The storages of `known` have the first numbers.
+  void start(const Tensors& known) {
+    position_ = runtime().trace.events.size();
+    for (auto& x : known) {
+      numbers_[x->storage->block] = ++count_;
+      ops_.emplace_back("argument");
+    }
+  }
   void point(bool keep) {
     const auto& events = runtime().trace.events;
     std::string words;
@@ -78,7 +85,9 @@ class Case {
     nn::ModulePtr layer;
     if (op_.starts_with("nn.")) layer = make_layer();
     Value out;
-    recording.start();
+    recording.start(fresh_);
+    fresh_.clear();
+    const bool fresh = json_.value("fresh", false);
     {
       GradMode grad(!json_.value("no_grad", false));
       if (json_.contains("amp")) {
@@ -88,11 +97,12 @@ class Case {
         out = call(layer, args, kwargs);
       }
     }
-    recording.point(true);
+    if (!fresh) recording.point(true);
     Tensors results;
     collect_tensors(out, results);
     out = None{};
-    args.clear(), kwargs.clear();
+    drop(args), kwargs.clear();
+    if (fresh) recording.point(true);
     Tensors roots, ones;
     for (auto& r : results)
       if (r.requires_grad()) roots.push_back(r);
@@ -109,6 +119,12 @@ class Case {
   }
 
  private:
+  /// As a Python list lets go of its items: the last first.
+  static void drop(Values& items) {
+    for (; !items.empty(); items.pop_back())
+      if (auto* list = std::get_if<std::shared_ptr<List>>(&items.back()); list && list->use_count() == 1) drop((*list)->items);
+  }
+
   Value call(const nn::ModulePtr& layer, const Values& args, const KeywordArguments& kwargs) {
     if (layer) return layer->call(args, kwargs);
     if (op_.starts_with("aten::")) {
@@ -161,6 +177,11 @@ class Case {
     leaf->requires_grad = grad;
     const bool first = inputs_.empty();
     inputs_.push_back(leaf);
+    if (json_.value("fresh", false) && !leaf.on_host()) {
+      Tensor copy = ops::clone(leaf, std::nullopt);
+      fresh_.push_back(copy);
+      return spec.contains("expand") ? Tensor(ops::expand(copy, Dims(spec["expand"].get<std::vector<std::int64_t>>()), false)) : copy;
+    }
     if (spec.contains("expand")) return ops::expand(leaf, Dims(spec["expand"].get<std::vector<std::int64_t>>()), false);
     return grad && first && in_place() ? ops::clone(leaf, std::nullopt) : leaf;
   }
@@ -213,7 +234,7 @@ class Case {
   const Json& json_;
   std::string op_;
   DType dtype_;
-  Tensors inputs_;
+  Tensors inputs_, fresh_;
 };
 
 struct Line {
