@@ -212,7 +212,8 @@ Tensor einsum(const std::string& equation, const Tensors& operands, const std::o
     }
     if (!only_a.empty()) a = summed(a, only_a);
     if (!only_b.empty()) b = summed(b, only_b);
-    ops_list.push_back(both.empty() ? ops::mul(a, b) : pair_product(a, b, both));
+    // without a path the operands are contracted from the left
+    ops_list.insert(path ? ops_list.end() : ops_list.begin(), both.empty() ? ops::mul(a, b) : pair_product(a, b, both));
   }
   if (all_dims == output_dims) return ops_list[0];
   if (several) return ops::view(ops_list[0], ops_list[0].sizes().slice(0, output_dims));
@@ -268,6 +269,76 @@ const Op<Tensor(T, T, const Dims&, const Dims&)> tensordot_op{
      "native/Linear.cpp tensordot"},
     tensordot};
 
+// ---- bilinear ----------------------------------------------------------------------------------------------------------------
+
+using Mask = std::array<bool, 4>;
+/// _trilinear: the sum of products of three tensors, one slice of `unroll` after the other.
+struct Trilinear {
+  Mask expand1, expand2, expand3, summed;
+  static constexpr int unroll = 1;
+
+  Tensor run(Tensor i1, Tensor i2, Tensor i3) const {
+    NoGrad below;
+    Dims sizes, sum12, sum23;
+    I count = 1;
+    for (int d = 0; d < 4; ++d) {
+      I size = 1;
+      auto take = [&](Tensor& x, bool expanded) {
+        if (expanded)
+          x = ops::unsqueeze(x, d);
+        else
+          size = x.sizes()[d];
+      };
+      const auto i = std::size_t(d);
+      take(i1, expand1[i]);
+      take(i2, expand2[i]);
+      take(i3, expand3[i]);
+      sizes.push_back(summed[i] ? 1 : size);
+      if (summed[i]) (expand3[i] ? sum12 : sum23).push_back(d);
+      if (d == unroll) count = size;
+    }
+    Tensor output = ops::zeros(sizes, i1.dtype());
+    for (I k = 0; k < count; ++k) {
+      auto slice = [&](T x, bool expanded) { return ops::narrow(x, unroll, expanded ? 0 : k, 1); };
+      Tensor buffer = pair_product(slice(i1, expand1[unroll]), slice(i2, expand2[unroll]), sum12);
+      buffer = pair_product(buffer, slice(i3, expand3[unroll]), sum23);
+      ops::add_(summed[unroll] ? output : ops::narrow(output, unroll, k, 1), buffer, 1);
+    }
+    for (int d = 3; d >= 0; --d)
+      if (summed[std::size_t(d)]) output = ops::squeeze_dim(output, d);
+    return output;
+  }
+};
+Tensor trilinear(T i1, T i2, T i3, const Trilinear& t) {
+  auto kept = [](T x, T a, T b) { return a.requires_grad() || b.requires_grad() ? x : Tensor(); };
+  auto fn =
+      node("TrilinearBackward0", {i1, i2, i3}, {kept(i1, i2, i3), kept(i2, i1, i3), kept(i3, i1, i2)}, [t](Backward& w, T a, T b, T c) {
+        T g = w.grad[0];
+        if (w.needs(0)) w.out[0] = Trilinear{t.summed, t.expand2, t.expand3, t.expand1}.run(g, b, c);
+        if (w.needs(1)) w.out[1] = Trilinear{t.expand1, t.summed, t.expand3, t.expand2}.run(a, g, c);
+        if (w.needs(2)) w.out[2] = Trilinear{t.expand1, t.expand2, t.summed, t.expand3}.run(a, b, g);
+      });
+  Tensor y = t.run(i1, i2, i3);
+  fn.outputs({y});
+  return y;
+}
+Tensor bilinear(T input1, T input2, T weight, T bias) {
+  if (input1.dim() != input2.dim() || input1.dim() < 1 || weight.dim() != 3 || input1.size(-1) != weight.size(1) ||
+      input2.size(-1) != weight.size(2))
+    throw Error("bilinear(): " + describe(input1) + " and " + describe(input2) + " do not meet a weight " + describe(weight));
+  Dims sizes = input1.sizes();
+  sizes[-1] = weight.size(0);
+  const Tensor a = ops::reshape(input1, {-1, input1.size(-1)}), b = ops::reshape(input2, {-1, input2.size(-1)});
+  constexpr Trilinear shape{
+      {false, true, false, true}, {true, false, false, false}, {false, true, true, false}, {false, false, true, true}};
+  Tensor output = ops::reshape(trilinear(a, weight, b, shape), sizes);
+  if (bias) output = ops::add(output, bias, 1);
+  return output;
+}
+const Op bilinear_op{{"aten::bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor", Autocast::promote, "",
+                      "native/Linear.cpp bilinear, _trilinear"},
+                     bilinear};
+
 Tensor inner(T self, T other) {
   if (self.dim() == 0 || other.dim() == 0) return ops::mul(self, other);
   return tensordot_op(self, other, {-1}, {-1});
@@ -315,8 +386,8 @@ class Chain {
  private:
   Tensor multiply(std::size_t i, std::size_t j) const {
     if (i == j) return matrices_[i];
+    Tensor right = multiply(order_[i][j] + 1, j);  // arguments are evaluated from the right
     Tensor left = multiply(i, order_[i][j]);
-    Tensor right = multiply(order_[i][j] + 1, j);
     return ops::mm(left, right);
   }
   const Tensors& matrices_;
@@ -360,7 +431,11 @@ Tensor matrix_power(T self, I n) {
   if (self.dim() < 2 || self.size(-1) != self.size(-2))
     throw Error("matrix_power: the input must be square matrices, found " + describe(self));
   if (n < 0) throw Error("matrix_power: an exponent of " + std::to_string(n) + " takes an inverse, which is not modelled");
-  if (n == 0) return ops::zeros(self.sizes(), self.dtype());
+  if (n == 0) {
+    Tensor result = ops::clone(self, std::nullopt);
+    const Tensor identity = empty({self.size(-1), self.size(-1)}, self.dtype());
+    return ops::copy_(result, identity, false);
+  }
   if (n == 1) return ops::clone(self, std::nullopt);
   if (n == 2) return ops::matmul(self, self);
   if (n == 3) {

@@ -67,8 +67,7 @@ Tensor block_diag(const Tensors& tensors) {
     I row = 0, column = 0;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       if (w.needs(int(i)))
-        w.out[i] = ops::reshape(ops::slice(ops::slice(w.grad[0], 0, row, row + sizes[i].first, 1), 1, column, column + sizes[i].second, 1),
-                                w.sizes(int(i)));
+        w.out[i] = ops::slice(ops::slice(w.grad[0], 0, row, row + sizes[i].first, 1), 1, column, column + sizes[i].second, 1);
       row += sizes[i].first, column += sizes[i].second;
     }
   });

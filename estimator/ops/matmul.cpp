@@ -64,16 +64,19 @@ bool goes_through_lt(T bias, const Dims& sizes, std::int64_t inner, double beta)
   return bias.sizes() == sizes && is_reduced_floating(bias.dtype()) && beta != 0;
 }
 
-Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar&) {
+/// maybe_multiply.
+Tensor scaled(Tensor gradient, const Scalar& factor) { return factor.to_double() == 1 ? gradient : ops::mul_scalar(gradient, factor); }
+
+Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar& alpha) {
   check_matrices("addmm", mat1, mat2);
   const Dims sizes{mat1.sizes()[0], mat2.sizes()[1]};
   if (!(broadcast(self.sizes(), sizes) == sizes))
     throw Error("addmm: the bias " + describe(self) + " does not broadcast to " + to_string(sizes));
   auto fn = node("AddmmBackward0", {self, mat1, mat2}, {save_if(mat1, mat2), save_if(mat2, mat1)},
-                 [ca = column_major(mat1), cb = column_major(mat2)](Backward& w, T a, T b) {
-                   if (w.needs(1)) w.out[1] = mat1_grad(w.grad[0], b, ca);
-                   if (w.needs(2)) w.out[2] = mat2_grad(w.grad[0], a, cb);
-                   if (w.needs(0)) w.out[0] = w.grad[0];
+                 [alpha, beta, ca = column_major(mat1), cb = column_major(mat2)](Backward& w, T a, T b) {
+                   if (w.needs(1)) w.out[1] = scaled(mat1_grad(w.grad[0], b, ca), alpha);
+                   if (w.needs(2)) w.out[2] = scaled(mat2_grad(w.grad[0], a, cb), alpha);
+                   if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
                  });
   Tensor y = empty(sizes, self.dtype());
   if (y.numel() > 0) {
@@ -134,9 +137,6 @@ bool should_fold(T a, T b) {
     if (t1.strides()[i] != t1.strides()[i + 1] * t1.sizes()[i + 1]) return false;
   return true;
 }
-
-/// maybe_multiply.
-Tensor scaled(Tensor gradient, const Scalar& factor) { return factor.to_double() == 1 ? gradient : ops::mul_scalar(gradient, factor); }
 
 Tensor outer(T self, T vec2) {
   if (self.dim() != 1 || vec2.dim() != 1) throw Error("outer: both must be 1-D, found " + describe(self) + " and " + describe(vec2));

@@ -234,7 +234,7 @@ Tensor instance_norm(T input, T weight, T bias, T running_mean, T running_var, b
   const Tensor x = ops::view(ops::contiguous_tensor(input), merged);
   Tensor y = ops::batch_norm(x, k, b, mean, variance, use_input_stats, momentum, eps, cudnn_enabled);
   auto update = [&](T statistic, T wide) {
-    if (!statistic) return;
+    if (!statistic || !use_input_stats) return;
     const Tensor average = ops::mean_dim(ops::view(wide, {batch, channels}), Dims{0}, false, std::nullopt);
     ops::copy_(statistic, average, false);
   };
@@ -382,8 +382,9 @@ void group_norm_backward(Backward& w, T x, T k, const Groups& g) {
   const bool merged = g.inner > 1;  // one element for each channel goes another way
   Scratch ds(merged ? bytes(per_channel) : 0), db(merged ? bytes(per_channel) : 0);
   if (!w.needs(0)) return;
+  std::optional<Scratch> c1;  // made after c2 and c3, freed after them
   Scratch c2(bytes(per_group)), c3(bytes(per_group));
-  Scratch c1(merged && k && format == MemoryFormat::contiguous ? bytes(per_channel) : 0);
+  c1.emplace(merged && k && format == MemoryFormat::contiguous ? bytes(per_channel) : 0);
 }
 
 ThreeTensors native_group_norm(T input, T weight, T bias, I N, I C, I HxW, I group, double) {

@@ -139,9 +139,9 @@ Tensor unfold(T self, I dimension, I size, I step) {
   const I n = self.dim() ? self.sizes()[d] : 1;
   if (size < 0 || size > n || step <= 0) throw Error(fmt::format("unfold: windows of {} with step {} in a dimension of {}", size, step, n));
   // unfold_backward: zeros, and a kernel over the positions of the dimension
-  auto fn = node("UnfoldBackward0", {self}, {}, [n](Backward& w) {
+  auto fn = node("UnfoldBackward0", {self}, {}, [size, step, seen = (n - size) / step * step + size](Backward& w) {
     w.out[0] = ops::zeros(w.sizes(0), w.grad[0].dtype());
-    Tensor positions = empty({n}, DType::int64);
+    if (step < size) Tensor positions = empty({seen}, DType::int64);  // windows that do not overlap are copied
   });
   Dims sizes = self.sizes(), strides = self.strides();
   const I stride = self.dim() ? strides[d] : 1;

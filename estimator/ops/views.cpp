@@ -338,7 +338,8 @@ Tensor cat(const Tensors& tensors, I dim) {
   auto fn = node("CatBackward0", std::span<const Tensor>(tensors), {}, [d, lengths](Backward& w) {
     I start = 0;
     for (std::size_t i = 0; i < w.out.size(); ++i) {
-      if (w.needs(int(i))) w.out[i] = ops::narrow(w.grad[0], d, start, lengths[int(i)]);
+      if (w.needs(int(i)))
+        w.out[i] = w.sizes(int(i)) == Dims{0} ? ops::zeros({0}, w.grad[0].dtype()) : ops::narrow(w.grad[0], d, start, lengths[int(i)]);
       start += lengths[int(i)];
     }
   });

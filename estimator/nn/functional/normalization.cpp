@@ -1,15 +1,30 @@
 // torch.nn.functional: normalisation (torch/nn/functional.py).
+#include "nn/functional/normalization.h"
+
 #include "nn/layer.h"
 #include "ops/ops.h"
 
 namespace memest::nn {
-namespace {
 using I = std::int64_t;
+
+void verify_batch_size(const Dims& sizes) {
+  I values = sizes[0];
+  for (int i = 2; i < sizes.size(); ++i) values = checked_mul(values, sizes[i]);
+  if (values == 1) throw Error("Expected more than 1 value per channel when training, got input size " + to_string(sizes));
+}
+void verify_spatial_size(const Dims& sizes) {
+  I values = 1;
+  for (int i = 2; i < sizes.size(); ++i) values = checked_mul(values, sizes[i]);
+  if (values == 1) throw Error("Expected more than 1 spatial element when training, got input size " + to_string(sizes));
+}
+
+namespace {
 
 const Function batch_norm{
     "batch_norm(Tensor input, Tensor? running_mean, Tensor? running_var, Tensor? weight=None, Tensor? bias=None, bool training=False, "
     "float momentum=0.1, float eps=1e-05)",
     [](T input, T running_mean, T running_var, T weight, T bias, bool training, double momentum, double eps) {
+      if (training) verify_batch_size(input.sizes());
       return ops::batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, true);
     }};
 const Function instance_norm{
@@ -17,6 +32,7 @@ const Function instance_norm{
     "use_input_stats=True, float "
     "momentum=0.1, float eps=1e-05)",
     [](T input, T running_mean, T running_var, T weight, T bias, bool use_input_stats, double momentum, double eps) {
+      if (use_input_stats) verify_spatial_size(input.sizes());
       return ops::instance_norm(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, true);
     }};
 

@@ -1,6 +1,7 @@
 // torch.nn normalisation layers (torch/nn/modules/{batchnorm,instancenorm,normalization}.py, torch/nn/functional.py).
 #include <fmt/format.h>
 
+#include "nn/functional/normalization.h"
 #include "nn/layer.h"
 #include "ops/ops.h"
 
@@ -45,6 +46,7 @@ class BatchNorm final : public NormBase {
     // self.num_batches_tracked.add_(1) writes in place
     const bool batch_statistics = training || !s_.track;
     const bool uses_buffers = !training || s_.track;
+    if (batch_statistics) verify_batch_size(input.sizes());
     return ops::batch_norm(input, parameter(0), parameter(1), uses_buffers ? buffer(0) : Tensor(), uses_buffers ? buffer(1) : Tensor(),
                            batch_statistics, s_.momentum.value_or(0), s_.eps, true);
   }
@@ -81,6 +83,7 @@ class InstanceNorm final : public NormBase {
       throw Error(fmt::format("expected input's size at dim={} to match num_features ({}), but got: {}", batched ? 1 : 0, s_.features,
                               input.size(batched ? 1 : 0)));
     auto norm = [&](T x) {
+      if (training || !s_.track) verify_spatial_size(x.sizes());
       return ops::instance_norm(x, parameter(0), parameter(1), buffer(0), buffer(1), training || !s_.track, s_.momentum.value_or(0), s_.eps,
                                 true);
     };
@@ -143,7 +146,13 @@ class GroupNorm final : public UnaryModule {
     new_parameter("weight", {channels}, affine);
     new_parameter("bias", {channels}, affine);
   }
-  Tensor forward(T input) override { return ops::group_norm(input, groups_, parameter(0), parameter(1), eps_, true); }
+  Tensor forward(T input) override {
+    if (input.dim() >= 2) {
+      Dims sizes{input.size(0) * input.size(1) / groups_, groups_};
+      verify_batch_size(sizes + input.sizes().slice(2, input.dim()));
+    }
+    return ops::group_norm(input, groups_, parameter(0), parameter(1), eps_, true);
+  }
 
  private:
   I groups_;
