@@ -236,7 +236,8 @@ Command add_estimate(CLI::App& app) {
       ->group(run)
       ->capture_default_str();
   sub->add_option("--loss", o.loss,
-                  "cross_entropy, mse, l1, bce_with_logits, ... (memest list losses), sum, mean or none; the spec's own where it names "
+                  "cross_entropy, mse, l1, ... (memest list losses), with arguments as in huber:delta=0.5; sum, mean or none; the spec's "
+                  "own where it names "
                   "one, else sum")
       ->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);

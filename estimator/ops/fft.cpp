@@ -288,6 +288,7 @@ const Op complex_op{{"aten::complex(Tensor real, Tensor imag) -> Tensor", Autoca
 const Op conj_op{{"aten::conj(Tensor(a) self) -> Tensor(a)", Autocast::none, "", "derivatives.yaml _conj"}, conj};
 const Op conj_physical_op{
     {"aten::conj_physical(Tensor self) -> Tensor", Autocast::none, "", "derivatives.yaml conj_physical"}, +[](T self) {
+      if (!is_complex(self.dtype())) return self;
       auto fn = node("ConjPhysicalBackward0", {self}, {}, [](Backward& w) { w.out[0] = elementwise({w.grad[0]}, w.grad[0].dtype()); });
       Tensor y = elementwise({self}, self.dtype());
       fn.outputs({y});

@@ -22,7 +22,7 @@ Bytes bytes_of(I count, int size) { return checked_mul(count, size); }
 
 /// sort_cuda_kernel's scratch: `items` elements in slices of `length` along a dimension that is last or not.
 void sort_scratch(T self, int dim, I length) {
-  if (!runtime().settings.kernel_scratch() || self.numel() == 0) return;
+  if (!runtime().settings.kernel_scratch() || self.numel() == 0 || self.dim() == 0) return;
   const I n = self.numel();
   const int key = item_size(self.dtype());
   if (length <= kMostSmallSort) {  // indices are filled from a range, then sorted in place

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "nn/text_options.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
 
@@ -12,23 +13,6 @@ namespace {
 std::vector<const OptimizerRecord*>& registered() {
   static std::vector<const OptimizerRecord*> records;
   return records;
-}
-
-/// "true", "0.9", "none", "0.9+0.999" (a tuple).
-Value parse_value(const std::string& text) {
-  std::string low;
-  for (char c : text) low += char(c >= 'A' && c <= 'Z' ? c + 32 : c);
-  if (low == "true" || low == "yes") return true;
-  if (low == "false" || low == "no") return false;
-  if (low == "none") return None{};
-  if (auto i = parse_int(text)) return *i;
-  if (auto d = parse_number(text)) return *d;
-  if (text.find('+') != std::string::npos) {
-    Values items;
-    for (auto& part : split(text, '+')) items.push_back(parse_value(part));
-    return make_tuple(std::move(items));
-  }
-  return text;
 }
 
 }  // namespace
@@ -41,18 +25,8 @@ const std::vector<const OptimizerRecord*>& all_optimizers() { return registered(
 std::string optimizer_name(const std::string& text) { return text.substr(0, text.find(':')); }
 
 MakeOptimizer parse_optimizer(const std::string& text) {
-  const auto colon = text.find(':');
-  const std::string name = text.substr(0, colon);
-  if (name == "none" && colon == std::string::npos) return {};
-  KeywordArguments keywords;
-  if (colon != std::string::npos)
-    for (auto& part : split(std::string_view(text).substr(colon + 1), ',')) {
-      const auto equals = part.find('=');
-      if (equals == std::string::npos || equals == 0)
-        throw Error(fmt::format("--optimizer {}: '{}' is not of the form key=value", text, part),
-                    "for example sgd:momentum=0.9,nesterov=true");
-      keywords.emplace_back(part.substr(0, equals), parse_value(part.substr(equals + 1)));
-    }
+  if (text == "none") return {};
+  const auto [name, keywords] = parse_named_options("--optimizer", text, "sgd:momentum=0.9,nesterov=true");
   std::vector<std::string> names{"none"};
   for (auto* record : registered()) {
     names.push_back(record->name());

@@ -136,8 +136,8 @@ class Loop {
     }
     std::string name = o_.loss.empty() ? training_ ? (model_.loss.empty() ? "sum" : model_.loss) : "none" : o_.loss;
     result_.loss = name;
-    loss_ = &find_loss(name);
-    if (!training_ && name == "none") loss_ = nullptr;
+    loss_.emplace(name);
+    if (!training_ && name == "none") loss_.reset();
   }
 
   /// The targets' shape needs the output's: a pass on a runtime of its own, whose events nobody sees.
@@ -363,7 +363,7 @@ class Loop {
   Runtime& rt_;
   bool training_ = true;
   std::optional<DType> amp_;
-  const LossRule* loss_ = nullptr;
+  std::optional<Loss> loss_;
   Tensors trainable_;
   std::vector<std::string> trainable_names_;
   RunResult result_;
