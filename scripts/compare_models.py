@@ -53,10 +53,8 @@ def step_loop(source, precision, optimizer, mode, trace=None):
     memory, training = torch.cuda.memory, mode == "train"
     torch.backends.cuda.enable_cudnn_sdp(False)
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
-    torch.set_default_dtype(dtype)
     with export_spec.no_initialisation():
-        model = source.make(1000).train(training)
-    torch.set_default_dtype(torch.float32)
+        model = source.make(1000).to(dtype).train(training)
     x_host, y_host = torch.empty(BATCH, 3, source.image, source.image, dtype=dtype), torch.zeros(BATCH, dtype=torch.int64)
     if trace:
         memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
@@ -72,6 +70,10 @@ def step_loop(source, precision, optimizer, mode, trace=None):
     def end(step, phase):
         phases.append({"step": step, "phase": phase, "end_bytes": memory.memory_allocated(), "peak_bytes": memory.max_memory_allocated()})
         memory.reset_peak_memory_stats()
+
+    def forward(x, y):  # the last step's output and loss live until both new ones are there
+        out = model(x)
+        return out, nn.functional.cross_entropy(out, y)
     memory.reset_peak_memory_stats()
     for step in (1, 2, 3):
         new = x_host.to("cuda"), y_host.to("cuda")
@@ -82,8 +84,7 @@ def step_loop(source, precision, optimizer, mode, trace=None):
             stepper.zero_grad()
             end(step, "zero_grad")
         with contextlib.nullcontext() if training else torch.no_grad(), autocast:
-            out = model(x)
-            loss = nn.functional.cross_entropy(out, y)
+            out, loss = forward(x, y)
         end(step, "forward")
         if training:
             (scaler.scale(loss) if scaler else loss).backward()

@@ -378,7 +378,7 @@ Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) 
       else
         frame[std::size_t(slot)] = None{};
     }
-    if (!unused) frame[std::size_t(n.slot)] = std::move(result);
+    frame[std::size_t(n.slot)] = unused ? Value(None{}) : std::move(result);
   }
   return None{};
 }
