@@ -27,11 +27,13 @@ void list_gpus() {
     fmt::print("{:<16} {:<30} {:>10} {:>4} {:>6} {:>10}  {}\n", d.name, d.product, human(d.total_memory), d.multiprocessors,
                fmt::format("{}.{}", d.major, d.minor), human(d.context), d.source);
 }
+/// What SPEC may name: shipped specs, and the model types of Hugging Face configs with their tasks.
 void list_models() {
+  for (auto& name : spec::shipped_specs()) fmt::print("{:<24} shipped spec\n", name);
   for (auto& name : hf::all_model_types()) {
     std::vector<std::string> tasks;
     for (auto& c : hf::find_family(name)->classes) tasks.emplace_back(hf::name_of(c.task));
-    fmt::print("{:<24} {}\n", name, join(tasks, ", "));
+    fmt::print("{:<24} config.json of Hugging Face: {}\n", name, join(tasks, ", "));
   }
 }
 void list_optimizers() {

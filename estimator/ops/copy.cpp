@@ -20,7 +20,10 @@ Tensor contiguous(T self, MemoryFormat memory_format) {
 
 // aten/src/ATen/native/TensorConversions.cpp _to_copy
 Tensor to_copy_impl(T self, std::optional<DType> dtype, std::optional<MemoryFormat> memory_format) {
-  auto fn = node("ToCopyBackward0", {self}, {}, [type = self.dtype()](Backward& w) { w.out[0] = ops::to(w.grad[0], type); });
+  auto fn = node("ToCopyBackward0", {self}, {}, [type = self.dtype()](Backward& w) {
+    const bool real_part = is_complex(w.grad[0].dtype()) && !is_complex(type);
+    w.out[0] = ops::to(real_part ? Unbox<Tensor>::from(call_op("aten::real", {w.grad[0]}, {})) : w.grad[0], type);
+  });
   const DType type = dtype.value_or(self.dtype());
   const MemoryFormat format = memory_format.value_or(MemoryFormat::preserve);
   Tensor result;
