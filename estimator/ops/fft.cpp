@@ -374,7 +374,8 @@ Tensor polar(T abs, T angle) {
 Tensor complex(T real, T imag) {
   if (real.dtype() != imag.dtype() || !is_floating(real.dtype()))
     throw Error("complex: expected two real tensors of one dtype, found " + describe(real) + " and " + describe(imag));
-  auto fn = node("ComplexBackward0", {real, imag}, {}, [](Backward& w) {
+  // the formulas at::real(grad), at::imag(grad) name the arguments, so PyTorch's generator saves them
+  auto fn = node("ComplexBackward0", {real, imag}, {imag, real}, [](Backward& w, T, T) {
     for (int i : {1, 0})
       if (w.needs(i)) w.out[std::size_t(i)] = ops::select(ops::view_as_real(w.grad[0]), w.grad[0].dim(), i);
   });

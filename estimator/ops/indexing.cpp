@@ -260,29 +260,25 @@ void index_put_kernel(T self, const Tensors& indices, T values, bool accumulate)
     throw Error("shape mismatch: value tensor of shape " + to_string(values.sizes()) + " cannot be broadcast to indexing result of shape " +
                 to_string(info.source.sizes()));
 }
-void index_put_formula(Backward& w, const Tensors& indices, T values, bool accumulate) {
-  if (w.needs(0)) {
-    if (accumulate) {
-      w.out[0] = w.grad[0];
-    } else {
-      Tensor zeros = ops::zeros(values.sizes(), values.dtype());
-      w.out[0] = ops::clone(w.grad[0], std::nullopt);
-      index_put_kernel(w.out[0], indices, zeros, false);
-    }
-  }
-  if (w.needs(1)) w.out[1] = ops::index(w.grad[0], indices);
-}
-template <class F>
-auto index_put_node(T self, const Tensors& indices, T values, F formula) {
-  std::vector<Tensor> saved(indices.begin(), indices.end());
-  saved.push_back(values);
+/// zeros_like(values) of the formula keeps their sizes and type only.
+auto index_put_node(T self, const Tensors& indices, T values, bool accumulate) {
   const Tensor inputs[] = {self, values};
-  return node("IndexPutBackward0", std::span<const Tensor>(inputs), std::span<const Tensor>(saved), std::move(formula));
+  return node("IndexPutBackward0", std::span<const Tensor>(inputs), std::span<const Tensor>(indices),
+              [accumulate, sizes = values.sizes(), type = values.dtype()](Backward& w, const Tensors& saved) {
+                if (w.needs(0)) {
+                  if (accumulate) {
+                    w.out[0] = w.grad[0];
+                  } else {
+                    const Tensor zeros = ops::zeros(sizes, type);
+                    w.out[0] = ops::clone(w.grad[0], std::nullopt);
+                    index_put_kernel(w.out[0], saved, zeros, false);
+                  }
+                }
+                if (w.needs(1)) w.out[1] = ops::index(w.grad[0], saved);
+              });
 }
 Tensor index_put(T self, const Tensors& indices, T values, bool accumulate) {
-  auto fn = index_put_node(self, indices, values, [accumulate](Backward& w, const Tensors& saved) {
-    index_put_formula(w, Tensors(saved.begin(), saved.end() - 1), saved.back(), accumulate);
-  });
+  auto fn = index_put_node(self, indices, values, accumulate);
   Tensor y;
   {
     NoGrad below;
@@ -293,16 +289,14 @@ Tensor index_put(T self, const Tensors& indices, T values, bool accumulate) {
   return y;
 }
 Tensor index_put_(T self, const Tensors& indices, T values, bool accumulate) {
-  auto fn = index_put_node(self, indices, values, [accumulate](Backward& w, const Tensors& saved) {
-    index_put_formula(w, Tensors(saved.begin(), saved.end() - 1), saved.back(), accumulate);
-  });
+  auto fn = index_put_node(self, indices, values, accumulate);
   index_put_kernel(self, indices, values, accumulate);
   fn.in_place(self);
   return self;
 }
 constexpr const char* kIndexing = "derivatives.yaml; native/TensorAdvancedIndexing.cpp, native/cuda/Indexing.cu";
 const Op index_put_op{{"aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor", Autocast::promote,
-                       "indices, values", kIndexing},
+                       "indices", kIndexing},
                       index_put};
 
 // ---- one index for one dimension ---------------------------------------------------------------------------------------------------
@@ -572,8 +566,8 @@ namespace ops {
 const Op<Tensor(T, const Tensors&)> index{
     {"aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", Autocast::none, "indices", kIndexing}, memest::index};
 const Op<Tensor(T, const Tensors&, T, bool)> index_put_{
-    {"aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor(a!)", Autocast::none,
-     "indices, values", kIndexing},
+    {"aten::index_put_(Tensor(a!) self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor(a!)", Autocast::none, "indices",
+     kIndexing},
     memest::index_put_};
 const Op<Tensor(T, I, T)> index_select{{"aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", Autocast::none, "index",
                                         "derivatives.yaml index_select; native/cuda/Indexing.cu"},

@@ -250,7 +250,7 @@ Tensor im2col(T self, const Dims& kernel_size, const Dims& dilation, const Dims&
   if (rows < 1 || columns < 1)
     throw Error(fmt::format("im2col: the array of sliding blocks has no elements: an input of {} with a kernel of {}",
                             to_string(self.sizes()), to_string(kernel_size)));
-  auto fn = node("Im2ColBackward0", {self}, {self}, [](Backward& w, T x) { w.out[0] = resized_like(w.grad[0], x.sizes()); });
+  auto fn = node("Im2ColBackward0", {self}, {}, [](Backward& w) { w.out[0] = resized_like(w.grad[0], w.sizes(0)); });
   Dims sizes = self.sizes().slice(0, self.dim() - 3);
   sizes.push_back(checked_mul(self.size(-3), checked_mul(p.kernel[0], p.kernel[1])));
   sizes.push_back(checked_mul(rows, columns));
