@@ -18,12 +18,14 @@ namespace {
 using I = std::int64_t;
 using ops::SdpBackend;
 
+/// masked_scale_kernel's result.
+Tensor dropout_gradient(T grad, T) { return empty(grad.sizes(), grad.dtype(), suggest_memory_format(grad)); }
 // fused_dropout: the mask is made before the result
 Tensor dropout(T input, double p, bool train) {
   if (p < 0 || p > 1) throw Error("dropout probability has to be between 0 and 1, but got " + std::to_string(p));
   if (p == 0 || !train || input.numel() == 0) return input;
-  auto fn = node("NativeDropoutBackward0", {input}, {},
-                 [](Backward& w, T mask) { w.out[0] = ops::binary("aten::native_dropout_backward", w.grad[0], mask, w.grad[0].dtype()); });
+  if (p == 1) return ops::mul(input, ops::zeros({}, input.dtype()));
+  auto fn = node("NativeDropoutBackward0", {input}, {}, [](Backward& w, T mask) { w.out[0] = dropout_gradient(w.grad[0], mask); });
   Tensor mask = empty_like(input, DType::boolean);
   Tensor y = empty_like(input);
   fn.outputs({y}, {mask});

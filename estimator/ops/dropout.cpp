@@ -24,9 +24,10 @@ Tensor noisy(T input, double p, bool train) {
   if (!(p >= 0 && p <= 1)) throw Error("dropout probability has to be between 0 and 1, but got " + std::to_string(p));
   if (p == 0 || !train || input.numel() == 0) return input;
   if (p == 1) return times(input, ops::zeros({}, input.dtype()), Where);
+  Tensor shift;
   Tensor noise = Feature ? feature_noise(input) : empty_like(input);  // bernoulli_, then div_ or mul_: in place
   if (!Alpha) return times(input, noise, Where);
-  Tensor shift = ops::add_scalar(noise, -1);  // .mul_(...).add_(...)
+  shift = ops::add_scalar(noise, -1);  // .mul_(...).add_(...)
   Tensor scaled = times(input, noise, Where);
   return ops::add_(scaled, shift, 1);
 }

@@ -17,20 +17,24 @@ using I = std::int64_t;
 
 constexpr const char* kDistributions = "derivatives.yaml; native/Distributions.cpp";
 
-/// A random tensor of x's form; its gradient is zeros.
-Tensor random_like(const char* name, T self) {
-  auto fn = node(name, {self}, {}, [](Backward& w) { w.out[0] = empty_like(w.grad[0]); });
-  Tensor y = empty_like(self);
-  fn.outputs({y});
-  return y;
-}
+/// Random values in place: the gradient is zeros.
 Tensor random_in_place(const char* name, T self) {
   auto fn = node(name, {self}, {}, [](Backward& w) { w.out[0] = empty_like(w.grad[0]); });
   fn.in_place(self);
   return self;
 }
+/// bernoulli_tensor_cuda_: probabilities of half types are read as float32.
+void read_probabilities(T p) {
+  if (is_reduced_floating(p.dtype()) && runtime().settings.kernel_scratch()) Scratch read(checked_mul(4, p.numel()));
+}
 const Op bernoulli_op{{"aten::bernoulli(Tensor self, *, Generator? generator=None) -> Tensor", Autocast::none, "", kDistributions},
-                      +[](T self) { return random_like("BernoulliBackward0", self); }};
+                      +[](T self) {
+                        auto fn = node("BernoulliBackward0", {self}, {}, [](Backward& w) { w.out[0] = empty_like(w.grad[0]); });
+                        Tensor y = empty(self.sizes(), self.dtype());
+                        read_probabilities(self);
+                        fn.outputs({y});
+                        return y;
+                      }};
 const Op bernoulli_p_op{
     {"aten::bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor", Autocast::none, "", kDistributions},
     +[](T self, double) { return empty_like(self); }};
@@ -39,7 +43,10 @@ const Op bernoulli_float_op{{"aten::bernoulli_.float(Tensor(a!) self, float p=0.
                             +[](T self, double) { return random_in_place("BernoulliBackward2", self); }};
 const Op bernoulli_tensor_op{
     {"aten::bernoulli_.Tensor(Tensor(a!) self, Tensor p, *, Generator? generator=None) -> Tensor(a!)", Autocast::none, "", kDistributions},
-    +[](T self, T) { return random_in_place("BernoulliBackward1", self); }};
+    +[](T self, T p) {
+      read_probabilities(p);
+      return random_in_place("BernoulliBackward1", self);
+    }};
 const Op normal_op{{"aten::normal_(Tensor(a!) self, float mean=0, float std=1, *, Generator? generator=None) -> Tensor(a!)", Autocast::none,
                     "", kDistributions},
                    +[](T self, double, double) { return random_in_place("NormalBackward0", self); }};
@@ -61,8 +68,13 @@ void check_std(T deviation) {
 }
 // normal_out_impl checks the deviations twice: the caller's and its own
 Tensor normal_tensors(T mean, T deviation) {
+  auto fn = node("NormalBackward3", {mean, deviation}, {}, [](Backward& w) {
+    for (int i = 0; i < 2; ++i)
+      if (w.needs(i)) w.out[std::size_t(i)] = ops::zeros(w.sizes(i), w.grad[0].dtype());
+  });
   check_std(deviation);
   Tensor y = empty(broadcast(mean.sizes(), deviation.sizes()), mean.dtype());
+  fn.outputs({y});
   if (runtime().settings.kernel_scratch() && deviation.numel() > 0) {
     Scratch least(item_size(deviation.dtype()));
     { Scratch fits(1); }
@@ -75,7 +87,9 @@ const Op normal_tensors_op{
 const Op normal_mean_op{
     {"aten::normal.Tensor_float(Tensor mean, float std=1, *, Generator? generator=None) -> Tensor", Autocast::none, "", kDistributions},
     +[](T mean, double) {
+      auto fn = node("NormalBackward1", {mean}, {}, [](Backward& w) { w.out[0] = ops::zeros(w.sizes(0), w.grad[0].dtype()); });
       Tensor y = empty(mean.sizes(), mean.dtype());
+      fn.outputs({y});
       if (runtime().settings.kernel_scratch()) Scratch deviations(checked_mul(mean.numel(), item_size(mean.dtype())));
       return y;
     }};
@@ -111,7 +125,7 @@ Tensor randperm(I n, std::optional<DType> dtype) {
   if (n == 0 || !runtime().settings.kernel_scratch()) return y;
   const double count = double(n), threshold = std::log(0.9) * 12;
   const int bits = std::min(64, int(std::ceil(std::log2(count - (6 * count * count + 1) / threshold))));
-  { Scratch largest(8); }
+  { Scratch largest(item_size(y.dtype())); }
   const int key = bits > 32 ? 8 : 4, value = item_size(y.dtype());
   std::optional<Scratch> range(checked_mul(n, value)), keys(checked_mul(n, key)), sorted_keys(checked_mul(n, key));
   { Scratch sort(cub_radix_sort(n, key, value, bits)); }
@@ -140,7 +154,7 @@ Tensor multinomial(T self, I num_samples, bool replacement) {
   const I rows = self.dim() == 2 ? self.sizes()[0] : 1;
   if (replacement && num_samples > 1) {  // a cumulative distribution of each row
     std::optional<Scratch> normalized(all), cumulative(all);
-    if (rows == 1) Scratch scan(cub_scan(self.numel(), 4));
+    if (rows == 1) Scratch scan(cub_scan(self.numel(), size));
     cumulative.reset();
     normalized.reset();
     return y;
@@ -164,6 +178,9 @@ Tensor multinomial(T self, I num_samples, bool replacement) {
       Scratch values(checked_mul(value_sizes.numel(), size));
     }
   }
+  valid.reset();
+  most.reset();
+  least.reset();
   return y;
 }
 const Op multinomial_op{
