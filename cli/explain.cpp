@@ -6,15 +6,33 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "nn/layer.h"
 #include "ops/op.h"
 
 namespace memest::cli {
 namespace {
 
+/// A function or a layer that calls ops: its signature.
+bool explain_record(const std::string& name) {
+  const std::string last = name.substr(name.rfind('.') + 1);
+  bool found = false;
+  auto print = [&](const char* kind, const auto& records) {
+    for (auto* record : records) {
+      if (record->name() != last) continue;
+      fmt::print("{}\n  {}  {}\n  made of   the ops that PyTorch's own calls\n", last, kind, record->signature());
+      found = true;
+    }
+  };
+  print("function", nn::all_functions());
+  print("layer   ", nn::all_layers());
+  return found;
+}
+
 int explain_op(const std::string& name) {
   const std::string full = name.starts_with("aten::") ? name : "aten::" + name;
   std::vector<const OpRecord*> ops = find_ops(full);
   if (auto* one = find_op(full); one && full.find('.') != std::string::npos) ops = {one};
+  if (ops.empty() && explain_record(name)) return kDone;
   if (ops.empty()) {
     std::vector<std::string> names;
     for (auto* op : all_ops()) names.emplace_back(op->name());
