@@ -64,6 +64,8 @@ class Vocabulary:
     def __init__(self, memest):
         self.layers = {}
         for line in subprocess.run([memest, "list", "layers"], capture_output=True, text=True, check=True).stdout.splitlines():
+            if "(layers)" in line:  # a container
+                continue
             if match := re.fullmatch(r"(\w+)\((.*)\)", line.strip()):
                 self.layers[match[1]] = [self.argument(a) for a in re.split(r", (?![^\[(]*[\])])", match[2]) if a and a != "*"]
 

@@ -1,5 +1,6 @@
 #include "ops/factories.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace memest {
@@ -28,6 +29,55 @@ Tensor arange_of(const Scalar& start, const Scalar& end, const Scalar& step, std
 Tensor arange(const Scalar& end, std::optional<DType> dtype) { return arange_of(0, end, 1, dtype); }
 Tensor arange_start(const Scalar& start, const Scalar& end, std::optional<DType> dtype) { return arange_of(start, end, 1, dtype); }
 
+// aten/src/ATen/native/cuda/RangeFactories.cu, TensorFactories.cpp
+Tensor steps_of(const Scalar&, const Scalar&, std::int64_t steps, std::optional<DType> dtype) {
+  if (steps < 0) throw Error("number of steps must be non-negative");
+  return empty({steps}, dtype.value_or(DType::float32));
+}
+Tensor logspace(const Scalar& start, const Scalar& end, std::int64_t steps, double, std::optional<DType> dtype) {
+  return steps_of(start, end, steps, dtype);
+}
+Tensor eye_of(std::int64_t n, std::int64_t m, std::optional<DType> dtype) {
+  if (n < 0 || m < 0) throw Error("eye: n and m must be greater or equal to 0");
+  return empty({n, m}, dtype.value_or(DType::float32));
+}
+Tensor eye(std::int64_t n, std::optional<DType> dtype) { return eye_of(n, n, dtype); }
+/// get_tril_size: elements on and below a diagonal.
+std::int64_t below_diagonal(std::int64_t rows, std::int64_t columns, std::int64_t offset) {
+  if (rows == 0 || columns == 0) return 0;
+  const std::int64_t first = offset > 0 ? std::min(columns, 1 + offset) : rows + offset > 0;
+  const std::int64_t last = std::max<std::int64_t>(0, std::min(columns, rows + offset));
+  const std::int64_t count = std::max<std::int64_t>(0, std::min(rows, rows + offset)), trapezoid = last - first + 1;
+  std::int64_t size = checked_mul(first + last, trapezoid) / 2;
+  if (count > trapezoid) size += checked_mul(count - trapezoid, columns);
+  return size;
+}
+Tensor tril_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset, std::optional<DType> dtype) {
+  return empty({2, below_diagonal(rows, columns, offset)}, dtype.value_or(DType::int64));
+}
+Tensor triu_indices(std::int64_t rows, std::int64_t columns, std::int64_t offset, std::optional<DType> dtype) {
+  const std::int64_t above = checked_mul(rows, columns) - below_diagonal(rows, columns, offset - 1);
+  return empty({2, above}, dtype.value_or(DType::int64));
+}
+Tensor strided(const Dims& size, const Dims& stride, std::optional<DType> dtype) {
+  return empty_strided(size, stride, dtype.value_or(DType::float32));
+}
+Tensor new_strided(T self, const Dims& size, const Dims& stride, std::optional<DType> dtype) {
+  return empty_strided(size, stride, dtype.value_or(self.dtype()));
+}
+Tensor scalar_of(const Scalar&, std::optional<DType> dtype) { return empty(Dims{}, dtype.value_or(DType::float32)); }
+
+#define MEMEST_OPTIONS "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"
+const Op linspace_op{{"aten::linspace(Scalar start, Scalar end, int steps, *, " MEMEST_OPTIONS}, steps_of};
+const Op logspace_op{{"aten::logspace(Scalar start, Scalar end, int steps, float base=10.0, *, " MEMEST_OPTIONS}, logspace};
+const Op eye_op{{"aten::eye(SymInt n, *, " MEMEST_OPTIONS}, eye};
+const Op eye_m_op{{"aten::eye.m(SymInt n, SymInt m, *, " MEMEST_OPTIONS}, eye_of};
+const Op tril_indices_op{{"aten::tril_indices(int row, int col, int offset=0, *, " MEMEST_OPTIONS}, tril_indices};
+const Op triu_indices_op{{"aten::triu_indices(int row, int col, int offset=0, *, " MEMEST_OPTIONS}, triu_indices};
+const Op empty_strided_op{{"aten::empty_strided(SymInt[] size, SymInt[] stride, *, " MEMEST_OPTIONS}, strided};
+const Op new_empty_strided_op{{"aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, " MEMEST_OPTIONS}, new_strided};
+const Op scalar_tensor_op{{"aten::scalar_tensor(Scalar s, *, " MEMEST_OPTIONS}, scalar_of};
+#undef MEMEST_OPTIONS
 const Op arange_op{
     {"aten::arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"},
     arange};
