@@ -476,6 +476,27 @@ Tensor slice_scatter(T self, T src, I dim, std::optional<I> start, std::optional
 const Op select_scatter_op{{"aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor", Autocast::none, "",
                             "derivatives.yaml select_scatter"},
                            select_scatter};
+Tensor diagonal_scatter(T self, T src, I offset, I dim1, I dim2) {
+  auto fn = node("DiagonalScatterBackward0", {self, src}, {}, [offset, dim1, dim2, sizes = src.sizes()](Backward& w) {
+    if (w.needs(0)) {
+      const Tensor zeros = ops::zeros(sizes, w.grad[0].dtype());
+      w.out[0] = ops::clone(w.grad[0], std::nullopt);
+    }
+    if (w.needs(1)) w.out[1] = ops::diagonal(w.grad[0], offset, dim1, dim2);
+  });
+  {
+    NoGrad below;
+    const Tensor part = ops::diagonal(self, offset, dim1, dim2);
+    if (!(part.sizes() == src.sizes()))
+      throw Error("expected src to have a size equal to the slice of self: " + to_string(src.sizes()) + " and " + to_string(part.sizes()));
+  }
+  Tensor y = empty_like(self);
+  fn.outputs({y});
+  return y;
+}
+const Op diagonal_scatter_op{{"aten::diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor",
+                              Autocast::none, "", "derivatives.yaml diagonal_scatter"},
+                             diagonal_scatter};
 const Op slice_scatter_op{
     {"aten::slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor",
      Autocast::none, "", "derivatives.yaml slice_scatter"},

@@ -94,6 +94,31 @@ const Op normal_mean_op{
       return y;
     }};
 
+/// In place: what was there has no influence, so its gradient is zeros.
+Tensor drawn_(T self) {
+  node("RandomBackward0", {self}, {}, [](Backward& w) { w.out[0] = empty_like(w.grad[0]); }).in_place(self);
+  return self;
+}
+const Op cauchy_op{{"aten::cauchy_(Tensor(a!) self, float median=0, float sigma=1, *, Generator? generator=None) -> Tensor(a!)",
+                    Autocast::none, "", kDistributions},
+                   +[](T self, double, double) { return drawn_(self); }};
+const Op geometric_op{
+    {"aten::geometric_(Tensor(a!) self, float p, *, Generator? generator=None) -> Tensor(a!)", Autocast::none, "", kDistributions},
+    +[](T self, double) { return drawn_(self); }};
+const Op log_normal_op{{"aten::log_normal_(Tensor(a!) self, float mean=1, float std=2, *, Generator? generator=None) -> Tensor(a!)",
+                        Autocast::none, "", kDistributions},
+                       +[](T self, double, double) { return drawn_(self); }};
+const Op poisson_op{{"aten::poisson(Tensor self, Generator? generator=None) -> Tensor", Autocast::none, "", kDistributions}, +[](T self) {
+                      auto fn = node("PoissonBackward0", {self}, {}, [](Backward& w) { w.out[0] = empty(w.sizes(0), w.dtype(0)); });
+                      Tensor y = empty(self.sizes(), self.dtype());
+                      fn.outputs({y});
+                      return y;
+                    }};
+const Op binomial_op{{"aten::binomial(Tensor count, Tensor prob, Generator? generator=None) -> Tensor", Autocast::none, "", kDistributions},
+                     +[](T count, T prob) {
+                       return elementwise({count, prob}, count.dtype());
+                     }};
+
 Tensor randint_like(T self, I, std::optional<DType> dtype, std::optional<MemoryFormat> format) {
   return empty_like(self, dtype.value_or(self.dtype()), format.value_or(MemoryFormat::preserve));
 }

@@ -88,8 +88,10 @@ Tensor igamma_other(T g, T a, T x, T) { return g * igamma_slope(a, x); }
 Tensor igammac_other(T g, T a, T x, T) { return -Lazy(g) * igamma_slope(a, x); }
 constexpr BinaryRule kIgamma{"IgammaBackward0", promote_float, nullptr, uses_nothing, igamma_other, uses_self | uses_other};
 constexpr BinaryRule kIgammac{"IgammacBackward0", promote_float, nullptr, uses_nothing, igammac_other, uses_self | uses_other};
-const BinaryOut<"igamma", "", kIgamma> igamma_op{"self, other", kSpecial};
-const BinaryOut<"igammac", "", kIgammac> igammac_op{"self, other", kSpecial};
+const Binary<"igamma", "", kIgamma> igamma_op{"self, other", kSpecial};
+const Binary<"igammac", "", kIgammac> igammac_op{"self, other", kSpecial};
+const BinaryOut<"special_gammainc", "", kIgamma> special_gammainc_op{"self, other", kSpecial};
+const BinaryOut<"special_gammaincc", "", kIgammac> special_gammaincc_op{"self, other", kSpecial};
 
 }  // namespace
 }  // namespace memest
