@@ -2,11 +2,14 @@
 // size in a list of the thread, since tensors, nodes and argument lists come and go by the thousand. Every object is a block of malloc's,
 // so whatever frees it may free it. The sanitizers' build keeps malloc's own, and sees every use after the end of a life.
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
 #ifdef __GLIBC__
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 #if defined(__has_feature)
@@ -37,8 +40,20 @@ void* fresh(std::size_t bytes) {
 }
 
 #ifdef __GLIBC__
-/// The heap grows in large steps and is not given back meanwhile.
-const bool grows_in_large_steps = mallopt(M_TOP_PAD, 4 << 20) && mallopt(M_TRIM_THRESHOLD, 1 << 30) && mallopt(M_MMAP_THRESHOLD, 32 << 20);
+/// The heap gets its addresses at once, in large pages where the system has them (a page fault costs as much as some hundred lines of a
+/// run), and gives none back meanwhile.
+bool reserve_heap() {
+  constexpr std::size_t kHeap = 64 << 20, kLargePage = 2 << 20;
+  mallopt(M_TOP_PAD, kHeap);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  void* volatile more_than_the_heap_has = std::malloc(1 << 20);  // volatile: the pair would be optimized away
+  std::free(more_than_the_heap_has);
+  const auto end = reinterpret_cast<std::uintptr_t>(sbrk(0));
+  const auto begin = (end - kHeap + kLargePage - 1) / kLargePage * kLargePage;
+  return madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE) == 0;
+}
+const bool in_large_pages = reserve_heap();
 #endif
 
 }  // namespace
