@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "fake/kernel.h"
 #include "fake/runtime.h"
 
 namespace memest {
@@ -76,6 +77,19 @@ void place_peak(Estimate& e) {
   e.peak_module_type = trace.modules[event.module].type;
   for (auto& p : trace.phases)
     if (p.first_event <= e.replay.peak_event) e.peak_step = p.step, e.peak_phase = p.phase;
+}
+
+Compute compute_of(const MemoryTrace& trace) {
+  Compute compute;
+  int last_step = 0;
+  for (auto& p : trace.phases) last_step = std::max(last_step, p.step);
+  for (auto& p : trace.phases) {
+    if (p.step != last_step) continue;
+    if (p.phase == Phase::forward) compute.forward_flops = saturated_add(compute.forward_flops, p.flops);
+    if (p.phase == Phase::backward) compute.backward_flops = saturated_add(compute.backward_flops, p.flops);
+    compute.recomputed_flops = saturated_add(compute.recomputed_flops, p.recomputed_flops);
+  }
+  return compute;
 }
 
 /// The verdict is a replay of its own: the allocator may get no more than the card has, and frees its cache before it gives up.
@@ -172,6 +186,7 @@ Estimate estimate(const EstimateRequest& request) {
   e.device_peak = e.replay.reserved_peak + e.context;
   place_peak(e);
   e.modules = module_table(e.trace());
+  e.compute = compute_of(e.trace());
   if (request.gpu || request.gpu_memory) e.fit = fit_of(request, e, replay_options);
   e.settings = resolved(request, e);
   return e;

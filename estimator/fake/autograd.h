@@ -78,6 +78,8 @@ class Node {
   ModuleId module;  ///< that made it
   std::vector<Edge> next;
   std::vector<InputMetadata> inputs;
+  std::uint64_t task = 0;  ///< the backward call that knows this node last, counted from 1
+  std::size_t slot = 0;    ///< of its state in that call
 };
 
 /// What a derivative formula sees.

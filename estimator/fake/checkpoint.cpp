@@ -1,5 +1,7 @@
 #include "fake/checkpoint.h"
 
+#include <algorithm>
+#include <deque>
 #include <memory>
 
 namespace memest {
@@ -28,6 +30,40 @@ class AutocastReentry {
   Scoped<DType> dtype_;
 };
 
+/// Results that a region keeps, in the order of its kernels.
+struct KeptResults {
+  std::vector<KernelKind> kinds;
+  std::deque<Tensors> results;
+  bool keeps(KernelKind kind) const { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); }
+};
+/// _CachingTorchDispatchMode: the first run.
+struct Keeping final : KernelPolicy {
+  explicit Keeping(KeptResults& k) : kept(k) {}
+  Tensors run(KernelKind kind, const std::function<Tensors()>& kernel) override {
+    Tensors made = kernel();
+    if (!kept.keeps(kind)) return made;
+    Tensors copies;
+    for (auto& x : made) {
+      if (x && x->storage->category == Category::temporary) x->storage->categorize(Category::activation);
+      copies.push_back(x ? detached(x) : x);
+    }
+    kept.results.push_back(std::move(copies));
+    return made;
+  }
+  KeptResults& kept;
+};
+/// _CachedTorchDispatchMode: the recomputation.
+struct Taking final : KernelPolicy {
+  explicit Taking(KeptResults& k) : kept(k) {}
+  Tensors run(KernelKind kind, const std::function<Tensors()>& kernel) override {
+    if (!kept.keeps(kind) || kept.results.empty()) return kernel();
+    Tensors made = std::move(kept.results.front());
+    kept.results.pop_front();
+    return made;
+  }
+  KeptResults& kept;
+};
+
 /// One checkpointed call (torch/utils/checkpoint.py _CheckpointFrame). Lives while a saved tensor of the region does.
 struct Frame {
   Region region;
@@ -38,6 +74,7 @@ struct Frame {
   std::size_t arrived = 0;  ///< tensors saved by the recomputation so far
   bool recomputed = false;
   Tensors values;
+  KeptResults kept;
 };
 
 struct Holder final : Packed {
@@ -77,6 +114,9 @@ Tensor Holder::unpack() {
     Scoped<ModuleId> module(rt.module, f.module);
     SavedTensorHooksScope hooks(Ref<SavedTensorHooks>(new RecomputeHooks(f)));
     GradMode grad(true);
+    Scoped<bool> recomputing(rt.recomputing, true);
+    Taking taking(f.kept);
+    Scoped<KernelPolicy*> policy(rt.kernel_policy, f.kept.kinds.empty() ? nullptr : &taking);
     try {
       AutocastReentry modes(f.autocast);
       f.region(f.inputs);
@@ -89,12 +129,16 @@ Tensor Holder::unpack() {
 
 }  // namespace
 
-Tensors checkpoint(Region region, const Tensors& inputs) {
+Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<KernelKind>& keep) {
   if (!runtime().grad_mode) return region(inputs);
   auto* hooks = new ForwardHooks;
   Ref<SavedTensorHooks> scope_ref(hooks);
   hooks->frame->region = region;
   hooks->frame->inputs = inputs;
+  hooks->frame->kept.kinds = keep;
+  const std::shared_ptr<Frame> frame = hooks->frame;
+  Keeping keeping(frame->kept);
+  Scoped<KernelPolicy*> policy(runtime().kernel_policy, keep.empty() ? nullptr : &keeping);
   SavedTensorHooksScope scope(scope_ref);
   return region(inputs);
 }
@@ -114,6 +158,7 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
                   {
                     GradMode grad(true);
                     AutocastReentry modes(autocast);
+                    Scoped<bool> recomputing(runtime().recomputing, true);
                     outputs = region(detached_inputs);
                   }
                   for (std::size_t i = 0; i < outputs.size(); ++i)

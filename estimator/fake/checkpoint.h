@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "fake/autograd.h"
+#include "fake/kernel.h"
 
 namespace memest {
 
@@ -10,8 +11,9 @@ namespace memest {
 using Region = std::function<Tensors(const Tensors&)>;
 
 /// use_reentrant=False: tensors that the region saves are replaced by holders; the first unpack runs the region again and stops as soon
-/// as the last saved tensor is there. The inputs live as long as a saved tensor of the region does.
-Tensors checkpoint(Region region, const Tensors& inputs);
+/// as the last saved tensor is there. The inputs live as long as a saved tensor of the region does. Results of the kernels in `keep` are
+/// kept and not computed again (context_fn=create_selective_checkpoint_contexts with a list of operators).
+Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<KernelKind>& keep = {});
 /// use_reentrant=True (CheckpointFunction): forward without grad, a node that saves the inputs, a nested backward inside it.
 Tensors checkpoint_reentrant(Region region, const Tensors& inputs);
 

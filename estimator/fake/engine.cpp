@@ -1,6 +1,5 @@
 // The autograd engine (torch/csrc/autograd/engine.cpp, input_buffer.cpp; 2.15).
 #include <queue>
-#include <unordered_map>
 
 #include "fake/autograd.h"
 
@@ -30,19 +29,21 @@ struct State {
 
 class GraphTask {
  public:
-  /// Engine::execute: several roots hang off a GraphRoot, whose gradients arrive in their order.
+  explicit GraphTask(bool nested) : id_(++runtime().backward_calls), nested_(nested) {}
+  /// The nodes that an outer call was at work on are its own again.
+  ~GraphTask() {
+    for (auto& d : displaced_) d.node->task = d.task, d.node->slot = d.slot;
+  }
+  GraphTask(const GraphTask&) = delete;
+  GraphTask& operator=(const GraphTask&) = delete;
+
+  /// Engine::execute: several roots hang off a GraphRoot, whose gradients arrive in their order. The roots keep the graph alive.
   void run(const std::vector<Edge>& roots, const Tensors& gradients, bool retain_graph) {
-    states_.reserve(1024);
     for (auto& root : roots) count_dependencies(root.node.get());
-    for (auto& root : roots) ++states_[root.node.get()].dependencies;
-    for (std::size_t i = 0; i < roots.size(); ++i) {
-      State& state = states_[roots[i].node.get()];
-      state.buffer.resize(roots[i].node->inputs.size());
-      accumulate(state.buffer[std::size_t(roots[i].nr)], gradients[i]);
-      if (--state.dependencies == 0) ready_.push({roots[i].node, &state});
-    }
+    for (auto& root : roots) ++state_of(*root.node).dependencies;
+    for (std::size_t i = 0; i < roots.size(); ++i) arrive(*roots[i].node, roots[i].nr, gradients[i]);
     while (!ready_.empty()) {
-      const Ready next = ready_.top();
+      Node& next = *ready_.top().node;
       ready_.pop();
       evaluate(next, retain_graph);
     }
@@ -50,39 +51,60 @@ class GraphTask {
 
  private:
   struct Ready {
+    std::uint64_t sequence_nr;
+    Node* node;
+  };
+  struct Displaced {
     Ref<Node> node;
-    State* state;  ///< into states_, whose elements stay where they are
+    std::uint64_t task;
+    std::size_t slot;
   };
 
+  State& state_of(const Node& n) { return states_[n.slot]; }
+
+  /// Gives the node a state; false where it has one.
+  bool enter(Node& n) {
+    if (n.task == id_) return false;
+    if (n.task && nested_) displaced_.push_back({Ref<Node>(&n), n.task, n.slot});
+    n.task = id_;
+    n.slot = states_.size();
+    states_.emplace_back();
+    return true;
+  }
+
   void count_dependencies(Node* root) {
-    if (!states_.try_emplace(root).second) return;
+    if (!enter(*root)) return;
     std::vector<Node*> stack{root};
     while (!stack.empty()) {
       Node* n = stack.back();
       stack.pop_back();
       for (auto& edge : n->next) {
         if (!edge.node) continue;
-        auto [it, is_new] = states_.try_emplace(edge.node.get());
-        ++it->second.dependencies;
+        const bool is_new = enter(*edge.node);
+        ++state_of(*edge.node).dependencies;
         if (is_new) stack.push_back(edge.node.get());
       }
     }
   }
 
+  /// A gradient of the node's nr-th input; the node is ready with its last one.
+  void arrive(Node& n, int nr, Tensor gradient) {
+    State& state = state_of(n);
+    if (state.buffer.empty()) state.buffer.resize(n.inputs.size());
+    accumulate(state.buffer[std::size_t(nr)], std::move(gradient));
+    if (--state.dependencies == 0) ready_.push({n.sequence_nr, &n});
+  }
+
   // Engine::evaluate_function and call_function
-  void evaluate(const Ready& next, bool retain_graph) {
-    Node& n = *next.node;
-    Tensors outputs = call(n, *next.state);
+  void evaluate(Node& n, bool retain_graph) {
+    Tensors outputs = call(n, state_of(n));
     if (!retain_graph) n.release_variables();
+    Runtime& rt = runtime();
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       auto& edge = n.next[i];
       if (!edge.node) continue;
-      State& state = states_.find(edge.node.get())->second;
-      if (state.buffer.empty()) state.buffer.resize(edge.node->inputs.size());
-      Runtime& rt = runtime();
       Scoped<const char*> op(rt.op, edge.node->name);
-      accumulate(state.buffer[std::size_t(edge.nr)], std::move(outputs[i]));
-      if (--state.dependencies == 0) ready_.push({edge.node, &state});
+      arrive(*edge.node, edge.nr, std::move(outputs[i]));
     }
   }
 
@@ -116,10 +138,13 @@ class GraphTask {
   }
 
   struct Later {  // a lower sequence number is done later; AccumulateGrad has the highest
-    bool operator()(const Ready& a, const Ready& b) const { return a.node->sequence_nr < b.node->sequence_nr; }
+    bool operator()(const Ready& a, const Ready& b) const { return a.sequence_nr < b.sequence_nr; }
   };
+  const std::uint64_t id_;
+  const bool nested_;
   std::priority_queue<Ready, std::vector<Ready>, Later> ready_;
-  std::unordered_map<Node*, State> states_;
+  std::vector<State> states_;
+  std::vector<Displaced> displaced_;
 };
 
 }  // namespace
@@ -137,11 +162,12 @@ void backward(T root, Tensor gradient, bool retain_graph) {
 
 void backward(const Tensors& roots, const Tensors& gradients, bool retain_graph) {
   Runtime& rt = runtime();
+  const bool nested = rt.in_backward_thread;
   Scoped<bool> thread(rt.in_backward_thread, true);
   NoGrad guard;
   std::vector<Edge> edges;
   for (auto& root : roots) edges.push_back(gradient_edge(root));
-  GraphTask().run(edges, gradients, retain_graph);
+  GraphTask(nested).run(edges, gradients, retain_graph);
 }
 
 }  // namespace memest

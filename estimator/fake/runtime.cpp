@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "fake/autograd.h"
+#include "fake/kernel.h"
 
 namespace memest {
 namespace {
@@ -64,6 +65,13 @@ Runtime::~Runtime() {
 }
 
 void Runtime::begin_phase(Phase phase, int step, int micro) { trace.phases.push_back({phase, step, micro, trace.events.size()}); }
+
+void Runtime::count_flops(std::int64_t flops) {
+  if (trace.phases.empty()) return;
+  PhaseMark& phase = trace.phases.back();
+  phase.flops = saturated_add(phase.flops, flops);
+  if (recomputing) phase.recomputed_flops = saturated_add(phase.recomputed_flops, flops);
+}
 
 void Runtime::empty_cache() { trace.events.push_back({MemoryEvent::Kind::empty_cache, Category::temporary, module, 0, 0, op}); }
 

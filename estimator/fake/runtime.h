@@ -14,6 +14,7 @@
 
 namespace memest {
 
+struct KernelPolicy;
 struct SavedTensorHooks;
 void dispose(SavedTensorHooks* hooks);
 
@@ -67,12 +68,17 @@ class Runtime {
   AutocastState autocast;
   SdpKernels sdp;
   Ref<SavedTensorHooks> saved_tensor_hooks;
+  KernelPolicy* kernel_policy = nullptr;  ///< of a checkpointed region that keeps some kernels' results (fake/kernel.h)
+  bool recomputing = false;               ///< a checkpointed region runs again
   std::uint64_t next_sequence_nr = 0;
+  std::uint64_t backward_calls = 0;
   bool in_backward_thread = false;                      ///< the autograd engine's device thread has cuBLAS handles of its own
   Tensor cublas_workspaces[2], cublaslt_workspaces[2];  ///< kept ones: forward thread, autograd thread
 
   void begin_phase(Phase phase, int step, int micro = 0);
   void empty_cache();
+  /// Work of the current phase.
+  void count_flops(std::int64_t flops);
   /// A module of the model, for paths in events.
   ModuleId add_module(std::string path, std::string type, ModuleId parent);
 

@@ -12,6 +12,10 @@
 namespace memest::nn {
 
 Value Module::call(const Values& arguments, const KeywordArguments& keywords) {
+  return wrapper_ ? wrapper_(*this, arguments, keywords) : call_unwrapped(arguments, keywords);
+}
+
+Value Module::call_unwrapped(const Values& arguments, const KeywordArguments& keywords) {
   Runtime& rt = runtime();
   Scoped<ModuleId> scope(rt.module, entered_ ? id_ : rt.module);
   try {

@@ -27,6 +27,10 @@ class Module {
   Value call(const Values& arguments, const KeywordArguments& keywords = {});
   /// A module of one tensor.
   Tensor operator()(T input);
+  /// What call() does instead of the module's own forward, as CheckpointWrapper does; it may call `call_unwrapped`.
+  using Wrapper = std::function<Value(Module&, const Values& arguments, const KeywordArguments& keywords)>;
+  void wrap(Wrapper wrapper) { wrapper_ = std::move(wrapper); }
+  Value call_unwrapped(const Values& arguments, const KeywordArguments& keywords = {});
 
   const std::string& type() const { return type_; }
   const std::string& path() const { return path_; }
@@ -85,6 +89,7 @@ class Module {
   void visit(const std::string& path, const std::function<void(const std::string&, Module&)>& f, std::unordered_set<const Module*>& seen);
 
   std::string type_, path_;
+  Wrapper wrapper_;
   ModuleId id_ = 0;
   bool entered_ = false;
   std::vector<std::pair<std::string, Tensor>> parameters_, buffers_;

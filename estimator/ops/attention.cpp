@@ -8,6 +8,7 @@
 #include "ops/copy.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
+#include "fake/kernel.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
@@ -34,6 +35,15 @@ Tensor dropout(T input, double p, bool train) {
 
 bool is_half(DType t) { return t == DType::float16 || t == DType::bfloat16; }
 I round_up(I n, I multiple) { return ceil_div(n, multiple) * multiple; }
+
+// flop_counter.py sdpa_flop_count and sdpa_backward_flop_count: products of matrices, masks not considered; the backward repeats the first.
+I attention_flops(T query, T key, T value, I of_head, I of_value_head) {
+  const Dims& q = query.sizes();
+  const I per_score = checked_add(checked_mul(of_head, q[3]), checked_mul(of_value_head, value.sizes()[3]));
+  return flops_of({q[0], q[1], q[2], key.sizes()[2], per_score});
+}
+I forward_flops(T query, T key, T value) { return attention_flops(query, key, value, 1, 1); }
+void count_backward_flops(T query, T key, T value) { runtime().count_flops(attention_flops(query, key, value, 3, 2)); }
 
 // ---- the choice: sdp_utils.cpp ------------------------------------------------------------------------------------------
 
@@ -137,6 +147,7 @@ I flash_head_size(I head) { return round_up(head, head <= 128 ? 32 : 64); }
 
 void flash_backward(Backward& w, T query, T key, T value, T out) {
   Scoped<const char*> scope(runtime().op, "aten::_scaled_dot_product_flash_attention_backward");
+  count_backward_flops(query, key, value);
   const bool real = runtime().settings.kernel_scratch();
   const Tensor q = ops::transpose(query, 1, 2), k = ops::transpose(key, 1, 2), v = ops::transpose(value, 1, 2);
   Tensor grad = ops::transpose(w.grad[0], 1, 2), o = ops::transpose(out, 1, 2);
@@ -162,10 +173,8 @@ void flash_backward(Backward& w, T query, T key, T value, T out) {
 }
 
 using FlashResult = std::tuple<Tensor, Tensor, Tensor, Tensor, I, I, Tensor, Tensor, Tensor>;
-// flash_api.cpp mha_fwd
-FlashResult flash_attention(T query, T key, T value, double dropout_p, bool, bool, std::optional<double>) {
-  auto fn = node("ScaledDotProductFlashAttentionBackward0", {query, key, value}, {key, query, value},
-                 [](Backward& w, T k, T q, T v, T, T out, T, T) { flash_backward(w, q, k, v, out); });
+/// flash_api.cpp mha_fwd: output, logsumexp, rng_state, unused.
+Tensors flash_kernel(T query, T key, double dropout_p) {
   const RunSettings& s = runtime().settings;
   Tensor q = ops::transpose(query, 1, 2);
   I rows = q.sizes()[1], heads = q.sizes()[2];
@@ -204,8 +213,16 @@ FlashResult flash_attention(T query, T key, T value, double dropout_p, bool, boo
   }
   out = share(out, {out.sizes()[0], out.sizes()[2], out.sizes()[1], out.sizes()[3]},
               {out.strides()[0], out.strides()[2], out.strides()[1], out.strides()[3]}, out->offset);
+  return {out, lse, state, unused};
+}
+FlashResult flash_attention(T query, T key, T value, double dropout_p, bool, bool, std::optional<double>) {
+  auto fn = node("ScaledDotProductFlashAttentionBackward0", {query, key, value}, {key, query, value},
+                 [](Backward& w, T k, T q, T v, T, T out, T, T) { flash_backward(w, q, k, v, out); });
+  Tensors made = run_kernels(KernelKind::attention, forward_flops(query, key, value), [&] { return flash_kernel(query, key, dropout_p); });
+  const Tensor out = made[0], lse = made[1], state = made[2], unused = made[3];
+  made.clear();
   fn.outputs({out}, {lse, out, state, unused});
-  return {out, lse, {}, {}, query.sizes()[2], key_rows, state, unused, {}};
+  return {out, lse, {}, {}, query.sizes()[2], key.sizes()[2], state, unused, {}};
 }
 const Op flash_op{
     {"aten::_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, bool "
@@ -250,6 +267,7 @@ Bytes backward_workspace(const BackwardKernel& k, DType type, I batch, I heads, 
 
 void efficient_backward(Backward& w, T query, T key, T value, T bias, T out, double dropout_p) {
   Scoped<const char*> scope(runtime().op, "aten::_scaled_dot_product_efficient_attention_backward");
+  count_backward_flops(query, key, value);
   const bool real = runtime().settings.kernel_scratch();
   const I batch = query.sizes()[0], heads = query.sizes()[1], rows = query.sizes()[2], head = query.sizes()[3];
   const I key_heads = key.sizes()[1], keys = key.sizes()[2], value_head = value.sizes()[3];
@@ -298,11 +316,8 @@ void efficient_backward(Backward& w, T query, T key, T value, T bias, T out, dou
   if (w.needs(3)) w.out[3] = db;
 }
 
-using EfficientResult = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-EfficientResult efficient_attention(T query, T key, T value, T attn_bias, bool compute_log_sumexp, double dropout_p, bool,
-                                    std::optional<double>) {
-  auto fn = node("ScaledDotProductEfficientAttentionBackward0", {query, key, value, attn_bias}, {attn_bias, key, query, value},
-                 [dropout_p](Backward& w, T bias, T k, T q, T v, T, T out, T, T) { efficient_backward(w, q, k, v, bias, out, dropout_p); });
+/// cuda/attention.cu _efficient_attention_forward: output, log_sumexp, philox_seed, philox_offset.
+Tensors efficient_kernel(T query, T value, bool compute_log_sumexp, double dropout_p) {
   const RunSettings& s = runtime().settings;
   const I batch = query.sizes()[0], heads = query.sizes()[1], rows = query.sizes()[2], head = query.sizes()[3],
           value_head = value.sizes()[3];
@@ -314,6 +329,17 @@ EfficientResult efficient_attention(T query, T key, T value, T attn_bias, bool c
   if (is_half(query.dtype()) && std::max(head, value_head) > 128)
     Scratch output_accum(checked_mul(4, out.numel()));  // kNeedsOutputAccumulatorBuffer
   out = share(out, {batch, heads, rows, value_head}, {out.strides()[0], out.strides()[2], out.strides()[1], out.strides()[3]}, out->offset);
+  return {out, lse, seed, offset};
+}
+using EfficientResult = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+EfficientResult efficient_attention(T query, T key, T value, T attn_bias, bool compute_log_sumexp, double dropout_p, bool,
+                                    std::optional<double>) {
+  auto fn = node("ScaledDotProductEfficientAttentionBackward0", {query, key, value, attn_bias}, {attn_bias, key, query, value},
+                 [dropout_p](Backward& w, T bias, T k, T q, T v, T, T out, T, T) { efficient_backward(w, q, k, v, bias, out, dropout_p); });
+  Tensors made = run_kernels(KernelKind::attention, forward_flops(query, key, value),
+                             [&] { return efficient_kernel(query, value, compute_log_sumexp, dropout_p); });
+  const Tensor out = made[0], lse = made[1], seed = made[2], offset = made[3];
+  made.clear();
   fn.outputs({out}, {lse, out, offset, seed});
   return {out, lse, seed, offset};
 }
@@ -329,10 +355,12 @@ const Op efficient_op{
 Tensor cudnn_attention(T query, T key, T value, T attn_bias) {
   auto fn = node("ScaledDotProductCudnnAttentionBackward0", {query, key, value}, {attn_bias, key, query, value},
                  [](Backward& w, T, T k, T q, T v, T, T, T, T) {
+                   count_backward_flops(q, k, v);
                    Tensor dq = empty_like(q), dk = empty_like(k), dv = empty_like(v);
                    for (int i = 0; i < 3; ++i)
                      if (w.needs(i)) w.out[std::size_t(i)] = i == 0 ? dq : i == 1 ? dk : dv;
                  });
+  runtime().count_flops(forward_flops(query, key, value));
   Dims sizes = query.sizes();
   sizes[-1] = value.sizes().back();
   Tensor out = query.sizes() == sizes ? empty_like(query) : empty(sizes, query.dtype());

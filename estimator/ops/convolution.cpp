@@ -9,6 +9,7 @@
 
 #include "ops/copy.h"
 #include "ops/iterator.h"
+#include "fake/kernel.h"
 #include "ops/reductions.h"
 #include "ops/views.h"
 
@@ -83,6 +84,11 @@ void check(T input, T weight, T bias, const Geometry& g) {
     throw Error("convolution: input type (" + std::string(name_of(input.dtype())) + ") and weight type (" +
                 std::string(name_of(weight.dtype())) + ") should be the same");
   (void)bias;
+}
+
+/// flop_counter.py conv_flop_count: each point of the output (of the input, where transposed) meets the whole filter.
+I conv_flops(I batch, const Dims& points, const Dims& weight) {
+  return flops_of({batch, points.slice(2, points.size()).numel(), weight.numel()});
 }
 
 Tensor in_format(T x, MemoryFormat format) { return is_contiguous(x, format) ? x : ops::clone(x, format); }
@@ -195,6 +201,13 @@ void convolution_backward(Backward& w, T saved_input, T saved_weight, const Geom
   const Backend backend = backend_of(input, weight, g);
   const MemoryFormat format =
       backend == Backend::cudnn || backend == Backend::cudnn_transposed ? conv_memory_format(input, weight) : MemoryFormat::contiguous;
+  // flop_counter.py conv_backward_flop: both gradients cost what the forward costs, but the weight's does not know of groups.
+  const Dims &x_sizes = input.sizes(), &grad_sizes = grad.sizes(), &met = g.transposed ? x_sizes : grad_sizes;
+  if (w.needs(0)) runtime().count_flops(conv_flops(x_sizes[0], met, weight.sizes()));
+  if (w.needs(1)) {
+    const I filter = weight.sizes().slice(2, weight.dim()).numel(), points = met.slice(2, met.size()).numel();
+    runtime().count_flops(flops_of({x_sizes[0], x_sizes[1], grad_sizes[1], filter, points}));
+  }
   ConvGradients found;
   Tensor bias;
   auto bias_gradient = [&](T of) { bias = ops::sum_kernel(of, all_but_channels(of.dim()), false, of.dtype()); };
@@ -226,37 +239,42 @@ void convolution_backward(Backward& w, T saved_input, T saved_weight, const Geom
   if (w.needs(2)) w.out[2] = bias;
 }
 
+/// convolution's kernel: its result of these sizes.
+Tensor forward_kernel(T input, T weight, Geometry g, const Dims& sizes) {
+  const bool one_spatial = input.dim() == 3;
+  Tensor x = input, k = weight;
+  if (one_spatial) {  // avoids NHWC for permuted input
+    x = as_2d(ops::contiguous_tensor(input));
+    k = as_2d(weight);
+    for (auto* list : {&g.stride, &g.dilation}) list->insert(0, 1);
+  }
+  const Backend backend = backend_of(x, k, g);
+  const MemoryFormat format =
+      backend == Backend::cudnn || backend == Backend::cudnn_transposed ? conv_memory_format(x, k) : MemoryFormat::contiguous;
+  Dims out = sizes;
+  if (one_spatial) out.insert(2, 1);
+  const Tensor x_in = in_format(x, format);
+  Tensor y;
+  if (backend == Backend::depthwise_2d || backend == Backend::depthwise_3d) {
+    const Tensor k_in = ops::contiguous_tensor(k);
+    y = empty(out, x.dtype());
+  } else {
+    y = empty(out, x.dtype(), format);
+    const Tensor k_in = in_format(k, format);
+  }
+  return one_spatial ? back_to_1d(y) : y;
+}
+
 Tensor convolution(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed,
                    const Dims& output_padding, I groups) {
-  Geometry g{stride, padding, dilation, output_padding, transposed, groups};
+  const Geometry g{stride, padding, dilation, output_padding, transposed, groups};
   check(input, weight, bias, g);
   auto fn = node("ConvolutionBackward0", {input, weight, bias}, {input, weight},
                  [g](Backward& w, T x, T k) { convolution_backward(w, x, k, g); });
   const Dims sizes = output_sizes(input, weight, g);
-  Tensor y;
-  {
-    const bool one_spatial = input.dim() == 3;
-    Tensor x = input, k = weight;
-    if (one_spatial) {  // avoids NHWC for permuted input
-      x = as_2d(ops::contiguous_tensor(input));
-      k = as_2d(weight);
-      for (auto* list : {&g.stride, &g.dilation}) list->insert(0, 1);
-    }
-    const Backend backend = backend_of(x, k, g);
-    const MemoryFormat format =
-        backend == Backend::cudnn || backend == Backend::cudnn_transposed ? conv_memory_format(x, k) : MemoryFormat::contiguous;
-    Dims out = sizes;
-    if (one_spatial) out.insert(2, 1);
-    const Tensor x_in = in_format(x, format);
-    if (backend == Backend::depthwise_2d || backend == Backend::depthwise_3d) {
-      const Tensor k_in = ops::contiguous_tensor(k);
-      y = empty(out, x.dtype());
-    } else {
-      y = empty(out, x.dtype(), format);
-      const Tensor k_in = in_format(k, format);
-    }
-    if (one_spatial) y = back_to_1d(y);
-  }
+  const Dims& points = transposed ? input.sizes() : sizes;
+  Tensor y = run_kernel(KernelKind::convolution, conv_flops(input.sizes()[0], points, weight.sizes()),
+                        [&] { return forward_kernel(input, weight, g, sizes); });
   fn.outputs({y});
   return y;
 }

@@ -3,6 +3,7 @@
 
 #include "ops/copy.h"
 #include "ops/iterator.h"
+#include "fake/kernel.h"
 #include "ops/pointwise.h"
 #include "ops/views.h"
 #include "ops/workspace.h"
@@ -46,11 +47,15 @@ Tensor mm(T self, T mat2) {
                    if (w.needs(1)) w.out[1] = mat2_grad(w.grad[0], a, cb);
                    if (w.needs(0)) w.out[0] = mat1_grad(w.grad[0], b, ca);
                  });
-  Tensor y = empty({self.sizes()[0], mat2.sizes()[1]}, self.dtype());
-  if (y.numel() > 0) {
-    Tensor a = prepared(self), b = prepared(mat2);
-    CublasWorkspace workspace(CublasWorkspace::Call::gemm);
-  }
+  const std::int64_t rows = self.sizes()[0], columns = mat2.sizes()[1];
+  Tensor y = run_kernel(KernelKind::matmul, matmul_flops(1, rows, self.sizes()[1], columns), [&] {
+    Tensor product = empty({rows, columns}, self.dtype());
+    if (product.numel() > 0) {
+      Tensor a = prepared(self), b = prepared(mat2);
+      CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+    }
+    return product;
+  });
   fn.outputs({y});
   return y;
 }
@@ -78,12 +83,15 @@ Tensor addmm(T self, T mat1, T mat2, const Scalar& beta, const Scalar& alpha) {
                    if (w.needs(2)) w.out[2] = scaled(mat2_grad(w.grad[0], a, cb), alpha);
                    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
                  });
-  Tensor y = empty(sizes, self.dtype());
-  if (y.numel() > 0) {
-    const bool lt = goes_through_lt(self, sizes, mat2.sizes()[0], beta.to_double());
-    Tensor a = prepared(mat1), b = prepared(mat2);
-    CublasWorkspace workspace(lt ? CublasWorkspace::Call::lt_bias : CublasWorkspace::Call::gemm, sizes[0]);
-  }
+  Tensor y = run_kernel(KernelKind::matmul, matmul_flops(1, sizes[0], mat2.sizes()[0], sizes[1]), [&] {
+    Tensor product = empty(sizes, self.dtype());
+    if (product.numel() > 0) {
+      const bool lt = goes_through_lt(self, sizes, mat2.sizes()[0], beta.to_double());
+      Tensor a = prepared(mat1), b = prepared(mat2);
+      CublasWorkspace workspace(lt ? CublasWorkspace::Call::lt_bias : CublasWorkspace::Call::gemm, sizes[0]);
+    }
+    return product;
+  });
   fn.outputs({y});
   return y;
 }
@@ -112,13 +120,16 @@ Tensor bmm(T self, T mat2) {
     if (w.needs(1)) w.out[1] = ops::bmm(ops::transpose(a, 1, 2), w.grad[0]);
     if (w.needs(0)) w.out[0] = ops::bmm(w.grad[0], ops::transpose(b, 1, 2));
   });
-  Tensor y = empty({self.sizes()[0], self.sizes()[1], mat2.sizes()[2]}, self.dtype());
-  if (y.numel() > 0 && self.numel() > 0) {
-    const std::int64_t m = y.sizes()[2], n = y.sizes()[1], k = self.sizes()[2];
-    Tensor b = batch_prepared(mat2, m, k), a = batch_prepared(self, k, n);
-    const bool outer = k == 1 && runtime().settings.torch.triton_outer_product();
-    if (!outer) CublasWorkspace workspace(CublasWorkspace::Call::gemm);
-  }
+  const std::int64_t batch = self.sizes()[0], n = self.sizes()[1], k = self.sizes()[2], m = mat2.sizes()[2];
+  Tensor y = run_kernel(KernelKind::matmul, matmul_flops(batch, n, k, m), [&] {
+    Tensor product = empty({batch, n, m}, self.dtype());
+    if (product.numel() > 0 && self.numel() > 0) {
+      Tensor b = batch_prepared(mat2, m, k), a = batch_prepared(self, k, n);
+      const bool outer = k == 1 && runtime().settings.torch.triton_outer_product();
+      if (!outer) CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+    }
+    return product;
+  });
   fn.outputs({y});
   return y;
 }
@@ -233,12 +244,15 @@ Tensor baddbmm(T self, T batch1, T batch2, const Scalar& beta, const Scalar& alp
                    if (w.needs(2)) w.out[2] = scaled(ops::bmm(ops::transpose(a, 1, 2), w.grad[0]), alpha);
                    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
                  });
-  Tensor y = empty(sizes, self.dtype());
-  if (y.numel() > 0 && batch1.numel() > 0) {
-    const std::int64_t m = sizes[2], n = sizes[1], k = batch1.sizes()[2];
-    Tensor b = batch_prepared(batch2, m, k), a = batch_prepared(batch1, k, n);
-    CublasWorkspace workspace(CublasWorkspace::Call::gemm);
-  }
+  const std::int64_t n = sizes[1], k = batch1.sizes()[2], m = sizes[2];
+  Tensor y = run_kernel(KernelKind::matmul, matmul_flops(sizes[0], n, k, m), [&] {
+    Tensor product = empty(sizes, self.dtype());
+    if (product.numel() > 0 && batch1.numel() > 0) {
+      Tensor b = batch_prepared(batch2, m, k), a = batch_prepared(batch1, k, n);
+      CublasWorkspace workspace(CublasWorkspace::Call::gemm);
+    }
+    return product;
+  });
   fn.outputs({y});
   return y;
 }
@@ -257,6 +271,7 @@ Tensor addbmm(T self, T batch1, T batch2, const Scalar& beta, const Scalar& alph
                    if (w.needs(0)) w.out[0] = scaled(w.grad[0], beta);
                  });
   Tensor y = empty(sizes, self.dtype());
+  runtime().count_flops(matmul_flops(batch1.sizes()[0], sizes[0], batch1.sizes()[2], sizes[1]));
   if (y.numel() > 0)
     for (std::int64_t i = 0; i < std::min<std::int64_t>(batch1.sizes()[0], 100'000); ++i)
       CublasWorkspace workspace(CublasWorkspace::Call::gemm);

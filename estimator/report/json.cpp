@@ -62,9 +62,13 @@ std::string to_json(const Estimate& e) {
                       {"phase", name_of(mark.phase)},
                       {"peak_bytes", bytes.peak},
                       {"end_bytes", bytes.end},
-                      {"reserved_bytes", bytes.reserved_end}});
+                      {"reserved_bytes", bytes.reserved_end},
+                      {"flops", mark.flops}});
   }
   j["phases"] = phases;
+  j["compute"] = {{"forward_flops", e.compute.forward_flops},
+                  {"backward_flops", e.compute.backward_flops},
+                  {"recomputed_flops", e.compute.recomputed_flops}};
   Json modules = Json::array();
   for (auto& m : e.modules)
     modules.push_back({{"path", m.path},

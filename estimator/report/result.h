@@ -36,6 +36,13 @@ struct Fit {
   std::optional<OutOfMemory> out_of_memory;
 };
 
+/// Work of one step (the last), as torch.utils.flop_counter counts it.
+struct Compute {
+  std::int64_t forward_flops = 0;
+  std::int64_t backward_flops = 0;    ///< with what checkpointing repeats
+  std::int64_t recomputed_flops = 0;  ///< of the backward's
+};
+
 struct Estimate {
   std::string source, kind, name;
   run::RunOptions run;
@@ -53,6 +60,7 @@ struct Estimate {
   Phase peak_phase = Phase::load;
   std::string peak_module, peak_module_type, peak_op;
   std::vector<ModuleBytes> modules;  ///< in order of registration, parents before children
+  Compute compute;
   std::optional<Fit> fit;
   Diagnostics diagnostics;
 

@@ -76,6 +76,24 @@ std::string verdict(const Estimate& e) {
       human(oom.allocated), human(oom.reserved));
 }
 
+/// "4.13 GFLOP".
+std::string flops(std::int64_t n) {
+  static constexpr const char* units[] = {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"};
+  double value = double(n);
+  int unit = 0;
+  while (value >= 1000 && unit < 6) value /= 1000, ++unit;
+  return fmt::format("{:.{}f} {}", value, unit == 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2, units[unit]);
+}
+std::string compute(const Compute& c) {
+  if (c.forward_flops == 0) return {};
+  std::string text = "compute per step: forward " + flops(c.forward_flops);
+  if (c.backward_flops > 0) text += ", backward " + flops(c.backward_flops);
+  if (c.recomputed_flops > 0)
+    text += fmt::format(", of which {} recomputed ({:.0f} % of the forward)", flops(c.recomputed_flops),
+                        100 * double(c.recomputed_flops) / double(c.forward_flops));
+  return text + "\n";
+}
+
 /// Whether cuDNN runs, whose workspaces memest does not know.
 bool convolves(const Estimate& e) {
   return std::any_of(e.trace().events.begin(), e.trace().events.end(),
@@ -143,6 +161,7 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
     text += line + "\n";
   }
   if (auto modules = layers(e, options.depth); !modules.empty()) text += "\n" + modules;
+  if (auto work = compute(e.compute); !work.empty()) text += (options.depth > 1 ? "\n" : "") + work;
   if (const int count = unknowns(e))
     text += fmt::format("assumed: what {} that memest does not know {} and {} (the warnings name {})\n",
                         count == 1 ? "an op or layer" : fmt::format("{} ops and layers", count), count == 1 ? "returns" : "return",

@@ -5,6 +5,9 @@
 
 namespace memest::run {
 
+/// Wraps the modules that modules=GLOB names or every=K means, as torch's CheckpointWrapper does. Call once, before the first forward.
+/// Throws Error where the model has no such parts.
+void wrap_checkpointed(nn::Model& model, const Checkpointing& checkpointing);
 /// Throws Error where the model has no parts that the option could mean.
 nn::Outcome run_checkpointed(nn::Model& model, const Checkpointing& checkpointing, const Tensors& batch);
 

@@ -60,6 +60,7 @@ class Loop {
     model_.root->train(training_);
     set_batch(1);
     choose_loss();
+    wrap_checkpointed(model_, o_.checkpointing);
     for (auto& x : host_inputs()) result_.inputs.push_back({model_.inputs[result_.inputs.size()].name, x.sizes(), x.dtype()});
     model_.root->enter_trace();
     begin(Phase::load, 0);

@@ -60,16 +60,26 @@ std::string Checkpointing::text() const {
     case Where::segments: out = fmt::format("segments={}", count); break;
     case Where::modules: out = "modules=" + pattern; break;
   }
-  return reentrant ? out + ",reentrant" : out;
+  if (reentrant) out += ",reentrant";
+  for (KernelKind kind : keep) out += fmt::format(",keep={}", name_of(kind));
+  return out;
 }
 
 Checkpointing parse_checkpointing(const std::string& text) {
   Checkpointing c;
-  std::string what = text;
-  if (what.ends_with(",reentrant")) {
-    c.reentrant = true;
-    what.resize(what.size() - std::string_view(",reentrant").size());
+  const std::vector<std::string> parts = split(text, ',');
+  const std::string what = parts.empty() ? text : parts[0];
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    if (parts[i] == "reentrant") {
+      c.reentrant = true;
+    } else if (auto kind = parts[i].starts_with("keep=") ? kernel_kind_from(parts[i].substr(5)) : std::nullopt) {
+      c.keep.push_back(*kind);
+    } else {
+      throw Error(fmt::format("--checkpoint {}: '{}' is none of reentrant, keep=matmul, keep=attention, keep=convolution", text, parts[i]));
+    }
   }
+  if (c.reentrant && !c.keep.empty())
+    throw Error("--checkpoint: selective checkpointing (keep=) needs use_reentrant=False", "leave ,reentrant out");
   auto number = [&](std::string_view after) {
     auto n = parse_int(what.substr(after.size()));
     if (!n || *n < 1) throw Error(fmt::format("--checkpoint {}: a positive number must follow '{}'", text, after));
@@ -89,8 +99,11 @@ Checkpointing parse_checkpointing(const std::string& text) {
   else if (what.starts_with("modules=") && what.size() > 8)
     c.where = Where::modules, c.pattern = what.substr(8);
   else
-    throw Error(fmt::format(
-        "--checkpoint: '{}' is none of none, full, every=K, segments=N, sqrt, modules=GLOB, each with ,reentrant where wanted", text));
+    throw Error(
+        fmt::format("--checkpoint: '{}' is none of none, full, every=K, segments=N, sqrt, modules=GLOB, each with ,reentrant or "
+                    ",keep=KERNEL where wanted",
+                    text));
+  if (c.where == Where::none && parts.size() > 1) throw Error(fmt::format("--checkpoint {}: nothing is checkpointed", text));
   return c;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "fake/kernel.h"
 #include "fake/tensor.h"
 
 namespace memest::run {
@@ -45,6 +46,7 @@ struct Checkpointing {
   std::int64_t count = 0;  ///< of every=K and segments=N
   std::string pattern;     ///< of modules=GLOB
   bool reentrant = false;
+  std::vector<KernelKind> keep;  ///< of keep=KIND: whose results are not computed again
   std::string text() const;
 };
 Checkpointing parse_checkpointing(const std::string& text);

@@ -56,6 +56,8 @@ struct PhaseMark {
   int step;   ///< from 1; load is step 0
   int micro;  ///< micro-batch, from 1; 0 where a phase is not one's
   std::size_t first_event;
+  std::int64_t flops = 0;             ///< as torch.utils.flop_counter counts; what overflows stays at the largest number
+  std::int64_t recomputed_flops = 0;  ///< those of them that checkpointing repeats
 };
 
 struct ModuleInfo {
