@@ -225,8 +225,12 @@ Command add_estimate(CLI::App& app) {
       ->group(run)
       ->capture_default_str();
   sub->add_option("--grad-accum", o.grad_accum, "Micro-batches of a step; gradients stay between them")->group(run)->capture_default_str();
-  sub->add_option("--checkpoint", o.checkpoint,
-                  "Recompute instead of saving: none, full, every=K, segments=N, sqrt, modules=GLOB; ,reentrant for the old form")
+  sub->add_option(
+         "--checkpoint", o.checkpoint,
+         "Recompute in backward instead of saving. Of a list of layers: full (checkpoint_sequential, one segment a layer; of an HF "
+         "model: each layer), segments=N, sqrt (that many segments), every=K (each K-th layer); modules=GLOB: modules by path, as "
+         "layer*.*. With ,reentrant: use_reentrant=True; with ,keep=matmul, attention or convolution: their results are saved and "
+         "not computed again")
       ->group(run)
       ->capture_default_str();
   sub->add_option("--zero-grad", o.zero_grad, "none frees gradients; zero keeps them, and each backward adds to them")

@@ -145,6 +145,11 @@ Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<Kerne
 
 Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
   if (!runtime().grad_mode || !any_requires_grad(inputs)) {
+    if (runtime().grad_mode)
+      runtime().diagnostics.add({Diagnostic::Severity::warning, "checkpoint-without-grad",
+                                 "None of the inputs have requires_grad=True. Gradients will be None: what a reentrant checkpoint of the "
+                                 "model's input computes is not trained",
+                                 "", "leave ,reentrant out, or let the input require grad with --input-grad"});
     NoGrad guard;
     return region(inputs);
   }

@@ -36,17 +36,21 @@ std::string bare(const std::string& name) {
   return name;
 }
 
-/// x.view(2, 3) for x.view([2, 3]): integers after the object fill the schema's list of them.
-std::optional<Values> gathered(const Schema& schema, const Values& arguments) {
-  if (arguments.size() < 2) return {};
-  std::size_t list = 0;
-  for (std::size_t i = 1; i < schema.arguments.size() && !list; ++i)
-    if (schema.arguments[i].kind != Kind::ignored) list = i;
-  if (!list || schema.arguments[list].kind != Kind::int_list) return {};
-  Values ints(arguments.begin() + 1, arguments.end());
+/// x.view(2, 3) for x.view([2, 3]), torch.zeros(2, 3) for torch.zeros([2, 3]): the integers after the object, or all of a function's whose
+/// first argument is "size", fill the schema's list of them.
+std::optional<Values> gathered(const Schema& schema, const Values& arguments, bool method) {
+  const std::size_t before = method ? 1 : 0;
+  if (arguments.size() <= before) return {};
+  std::size_t list = before;
+  while (list < schema.arguments.size() && schema.arguments[list].kind == Kind::ignored) ++list;
+  if (list >= schema.arguments.size() || schema.arguments[list].kind != Kind::int_list) return {};
+  if (!method && schema.arguments[list].name != "size") return {};
+  Values ints(arguments.begin() + std::ptrdiff_t(before), arguments.end());
   for (auto& v : ints)
     if (!std::holds_alternative<std::int64_t>(v)) return {};
-  return Values{arguments[0], make_list(std::move(ints))};
+  Values packed(arguments.begin(), arguments.begin() + std::ptrdiff_t(before));
+  packed.push_back(make_list(std::move(ints)));
+  return packed;
 }
 
 }  // namespace
@@ -112,8 +116,8 @@ Value call_function(const std::string& full_name, const Values& arguments, const
   std::vector<const char*> tried;
   auto attempt = [&](const auto* record, const char* signature, const Schema& schema) -> std::optional<Value> {
     auto bound = bind_arguments(schema, arguments, keywords, problem);
-    if (!bound && method)
-      if (auto packed = gathered(schema, arguments)) {
+    if (!bound)
+      if (auto packed = gathered(schema, arguments, method)) {
         std::string again;
         bound = bind_arguments(schema, *packed, keywords, again);
       }
