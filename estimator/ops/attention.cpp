@@ -5,10 +5,10 @@
 
 #include <cmath>
 
+#include "fake/kernel.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
-#include "fake/kernel.h"
 #include "ops/loss.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"

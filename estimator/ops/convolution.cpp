@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "fake/kernel.h"
 #include "ops/copy.h"
 #include "ops/iterator.h"
-#include "fake/kernel.h"
 #include "ops/reductions.h"
 #include "ops/views.h"
 

@@ -1,9 +1,9 @@
 // Sources: derivatives.yaml; aten/src/ATen/native/{Linear,LinearAlgebra}.cpp, native/cuda/Blas.cpp of 2.15.
 #include "ops/matmul.h"
 
+#include "fake/kernel.h"
 #include "ops/copy.h"
 #include "ops/iterator.h"
-#include "fake/kernel.h"
 #include "ops/pointwise.h"
 #include "ops/views.h"
 #include "ops/workspace.h"
