@@ -788,8 +788,10 @@ class Exporter:
 
 def described(t, requires_grad=True):
     out = {"shape": list(t.shape)}
-    if t.dtype not in (torch.float32, EXAMPLE):
+    if t.dtype != EXAMPLE:
         out["dtype"] = str(t.dtype).removeprefix("torch.")
+    if t.dtype == torch.float32:  # the model was moved to another type, and this one stayed
+        out["keep_dtype"] = True
     if not requires_grad:
         out["requires_grad"] = False
     return out

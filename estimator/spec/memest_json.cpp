@@ -356,7 +356,7 @@ class SpecReader {
     auto tensors = [&](const char* key, Category category) {
       if (!node.has(key)) return;
       node.at(key).each([&](const std::string& name, const Node& value) {
-        value.allow({"shape", "dtype", "requires_grad"});
+        value.allow({"shape", "dtype", "requires_grad", "keep_dtype"});
         Dims sizes;
         const Node shape = value.at("shape");
         shape.array();
@@ -368,7 +368,8 @@ class SpecReader {
           }
         }
         DType type = value.has("dtype") ? dtype(value.at("dtype")) : DType::float32;
-        if (is_floating(type)) type = type == DType::float32 ? runtime().default_dtype : type;
+        const bool kept = value.has("keep_dtype") && value.at("keep_dtype").boolean();
+        if (type == DType::float32 && !kept) type = runtime().default_dtype;
         Tensor x;
         try {
           x = host_tensor(sizes, type);
