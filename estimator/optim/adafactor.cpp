@@ -46,7 +46,7 @@ class Adafactor final : public StatefulOptimizer<State> {
   }
 
   void single(const List& params, const std::vector<State*>& states) {
-    Tensor grad, row_mean, col_mean, var_estimate, grad_squared, update;
+    Tensor update, grad_squared, var_estimate, col_mean, row_mean, grad;  // go from the last, as the locals of the Python frame do
     for (std::size_t i = 0; i < params.size(); ++i) {
       const State& s = *states[i];
       grad = o_.maximize ? fresh("aten::neg", params[i]->grad) : params[i]->grad;
