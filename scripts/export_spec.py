@@ -210,6 +210,9 @@ OPERATORS = {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "in
              "ipow": "pow_"}
 
 
+GATHERED = {"meshgrid", "broadcast_tensors", "cartesian_prod", "block_diag"}  # of tensors one by one, which aten's take as a list
+
+
 def name_of(func):
     """(name, is a method, is an attribute)"""
     if getattr(func, "__name__", "") == "__get__":
@@ -434,7 +437,10 @@ class Frame(TorchFunctionMode):
             return self.value(result, node) if id(result) not in self.known else result
         if name in REVERSED:
             name, args = REVERSED[name], [args[1], args[0]]
-        name = OPERATORS.get(name, name)
+        if not (name == "div" and kwargs.get("rounding_mode")):
+            name = OPERATORS.get(name, name)
+        if name in GATHERED and args and isinstance(args[0], torch.Tensor):
+            args = [args]
         node = self.add("call_method" if method else "call_function", name, args, kwargs, hint=names[0] if len(names) == 1 else None)
         return self.value(result, node, names)
 
@@ -883,6 +889,51 @@ def merged(versions, settings, where=""):
     raise ExportError(f"{where}: depends on the settings in a way that no expression fits: {[str(v)[:60] for v in versions]}")
 
 
+def by_mode(versions, settings, where=""):
+    """Like merged(); a graph whose forward takes another way in evaluation mode gets a second list of nodes."""
+    try:
+        return merged(versions, settings, where)
+    except ExportError:
+        first = versions[0]
+        if isinstance(first, dict) and "nodes" in first:
+            return graph_by_mode(versions, settings, where)
+        if isinstance(first, dict) and all(isinstance(v, dict) and list(v) == list(first) for v in versions):
+            return {k: by_mode([v[k] for v in versions], settings, f"{where}/{k}") for k in first}
+        if isinstance(first, list) and not where.endswith("/nodes") and all(isinstance(v, list) and len(v) == len(first) for v in versions):
+            return [by_mode([v[i] for v in versions], settings, f"{where}/{i}") for i in range(len(first))]
+        raise
+
+
+def graph_by_mode(versions, settings, where):
+    ways = {}
+    for mode in (1, 0):
+        chosen = [(v, s) for v, s in zip(versions, settings) if s["training"] == mode]
+        ways[mode] = {k: merged([v.get(k, {}) for v, _ in chosen], [s for _, s in chosen], f"{where}/{k}") for k in ("nodes", "keep", "buffers") if any(k in v for v, _ in chosen)}
+    given = next(n["name"] for n in ways[0]["nodes"] if n["op"] == "placeholder")
+    for node in ways[0]["nodes"]:  # what only evaluation has is a cache that a forward fills: made where it is used
+        if node["op"] == "get_attr" and node["target"].startswith("constant") and node["target"] not in ways[1].get("buffers", {}):
+            made = ways[0]["buffers"].pop(node["target"])
+            node.update(op="call_method", target="new_zeros", args=["%" + given, made["shape"]], **({"kwargs": {"dtype": {"dtype": made["dtype"]}}} if "dtype" in made else {}))
+    renamed = {name for name, b in ways[0].get("buffers", {}).items() if ways[1].get("buffers", {}).get(name, b) != b}
+    for node in ways[0]["nodes"]:
+        if node["op"] == "get_attr" and node["target"] in renamed:
+            node["target"] = "evaluation_" + node["target"]
+    buffers = {**ways[1].get("buffers", {}), **{("evaluation_" if n in renamed else "") + n: b for n, b in ways[0].get("buffers", {}).items()}}
+    out = {}
+    for key in dict.fromkeys(k for v in versions for k in v):
+        if key == "nodes":
+            out["nodes"] = ways[1]["nodes"]
+        elif key == "keep":
+            out.update({"keep": ways[1]["keep"]} if ways[1].get("keep") else {})
+        elif key != "buffers":
+            out[key] = by_mode([v[key] for v in versions], settings, f"{where}/{key}")
+    if buffers:
+        out = {**{k: v for k, v in out.items() if k not in ("nodes", "keep")}, "buffers": buffers, **{k: out[k] for k in ("nodes", "keep") if k in out}}
+    if ways[0]["nodes"] != ways[1]["nodes"] or ways[0].get("keep") != ways[1].get("keep"):
+        out["evaluation"] = {k: ways[0][k] for k in ("nodes", "keep") if ways[0].get(k)}
+    return out
+
+
 # ---- writing ----------------------------------------------------------------------------------------------------------------
 
 BLOCKS = {"layers", "nodes", "modules", "parameters", "buffers"}  # what is written one item a line
@@ -989,7 +1040,7 @@ def export(source, vocabulary, log=lambda text: print(text, file=sys.stderr)):
     global VOCABULARY
     VOCABULARY = vocabulary
     base = {"batch": 2, **source.defaults, "training": 1}
-    settings = [base, {**base, "batch": 3}, {**base, "training": 0}]
+    settings = [base, {**base, "batch": 3}]
     if "image" in base:
         settings.append({**base, "image": base["image"] + 64})
     if "classes" in base:
@@ -997,28 +1048,48 @@ def export(source, vocabulary, log=lambda text: print(text, file=sys.stderr)):
     for key in base:
         if key not in ("batch", "training", "image", "classes"):
             settings.append({**base, key: base[key] + 16})
-    versions, used = [], []
-    models = {}
-    for setting in settings:
-        classes = setting.get("classes")
-        if classes not in models:
-            models[classes] = source.build(classes)
-        model = models[classes].train(bool(setting["training"]))
-        with torch.inference_mode():
-            try:
-                exporter = Exporter(model, source.batch(setting), vocabulary)
-            except (RuntimeError, AssertionError) as error:
-                if setting is base:
-                    raise
-                if setting.get("image") != base.get("image"):  # the model is for one size of image
-                    continue
-                raise ExportError(f"with {setting}: {error}") from error
-            versions.append(exporter.export())
-        used.append(setting)
-        if setting is base:
-            for text in dict.fromkeys(exporter.warnings):
-                log(f"{source.text}: {text}")
-    body = merged(versions, used)
+    traces, models = {}, {}
+
+    def traced(setting):
+        key = json.dumps(setting)
+        if key not in traces:
+            classes = setting.get("classes")
+            if classes not in models:
+                models[classes] = source.build(classes)
+            model = models[classes].train(bool(setting["training"]))
+            with torch.inference_mode():
+                try:
+                    exporter = Exporter(model, source.batch(setting), vocabulary)
+                except (RuntimeError, AssertionError) as error:
+                    if setting is base:
+                        raise
+                    if setting.get("image") != base.get("image"):  # the model is for one size of image
+                        traces[key] = None
+                        return None
+                    raise ExportError(f"with {setting}: {error}") from error
+                traces[key] = exporter.export()
+            if setting is base:
+                for text in dict.fromkeys(exporter.warnings):
+                    log(f"{source.text}: {text}")
+        return traces[key]
+
+    def both(chosen, merge):
+        used = [s for s in chosen if traced(s) is not None]
+        return merge([copy.deepcopy(traced(s)) for s in used], used)
+    evaluation = [{**s, "training": 0} for s in settings]
+    one_image = lambda chosen: [s for s in chosen if s.get("image") == base.get("image")]  # noqa: E731
+    ways = [(settings + evaluation[:1], merged), (settings + evaluation, by_mode), (one_image(settings + evaluation[:1]), merged), (one_image(settings + evaluation), by_mode)]
+    for i, (chosen, merge) in enumerate(ways):
+        try:
+            body = both(chosen, merge)
+            break
+        except ExportError:
+            if i + 1 == len(ways):
+                raise
+    if i >= 2 and "image" in source.defaults:  # its forward takes another way at other sizes
+        log(f"{source.text}: the spec is for images of {source.defaults['image']}")
+        size = source.defaults.pop("image")
+        source.inputs = [(name, [size if s == "image" else s for s in shape], dtype) for name, shape, dtype in source.inputs]
     head = {"memest_spec": 1, "name": source.rest if source.kind in ("own", "torchvision", "timm") else source.text}
     if source.description:
         head["description"] = source.description

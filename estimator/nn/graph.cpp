@@ -200,20 +200,23 @@ void GraphProgram::finish() {
   }
 }
 
-void Graph::set_program(std::shared_ptr<const GraphProgram> program) {
-  program_ = std::move(program);
-  called_.assign(program_->nodes().size(), nullptr);
-  for (std::size_t i = 0; i < called_.size(); ++i) {
-    const GraphNode& n = program_->nodes()[i];
+void Graph::set_program(std::shared_ptr<const GraphProgram> program) { usual_ = linked(std::move(program)); }
+void Graph::set_evaluation_program(std::shared_ptr<const GraphProgram> program) { evaluation_ = linked(std::move(program)); }
+
+Graph::Linked Graph::linked(std::shared_ptr<const GraphProgram> program) {
+  Linked made{program, std::vector<Module*>(program->nodes().size(), nullptr)};
+  for (std::size_t i = 0; i < made.called.size(); ++i) {
+    const GraphNode& n = program->nodes()[i];
     if (n.op != GraphNode::Op::call_module) continue;
-    if (!n.target.empty()) called_[i] = find(n.target);  // "" would be the graph itself
-    if (called_[i]) continue;
+    if (!n.target.empty()) made.called[i] = find(n.target);  // "" would be the graph itself
+    if (made.called[i]) continue;
     std::vector<std::string> modules;
     for (auto& [name, child] : children()) modules.push_back(name);
     Error e(fmt::format("node '{}' calls the module '{}', which the graph does not have", n.name, n.target.substr(0, 80)),
             did_you_mean(n.target, modules));
     throw e.within(n.where);
   }
+  return made;
 }
 
 /// Calls that memest does not know. One whose users all take a part of it, value[0] and value[1], gives a tuple.
@@ -256,7 +259,7 @@ Value Graph::evaluate(const GraphArgument& a, const Values& frame) const {
 }
 
 Value Graph::run(std::size_t node, const Values& frame) {
-  const GraphNode& n = program_->nodes()[node];
+  const GraphNode& n = current().program->nodes()[node];
   if (n.op == GraphNode::Op::get_attr) {
     const auto dot = n.target.rfind('.');
     Module* owner = find(dot == std::string::npos ? "" : n.target.substr(0, dot));
@@ -276,7 +279,7 @@ Value Graph::run(std::size_t node, const Values& frame) {
   KeywordArguments keywords;
   for (auto& [key, a] : n.kwargs) keywords.emplace_back(key, evaluate(a, frame));
   switch (n.op) {
-    case GraphNode::Op::call_module: return called_[node]->call(arguments, keywords);
+    case GraphNode::Op::call_module: return current().called[node]->call(arguments, keywords);
     case GraphNode::Op::output: return arguments.empty() ? Value(None{}) : arguments[0];
     default:
       if (n.unknown) return run_unknown(n, arguments, keywords);
@@ -341,7 +344,7 @@ Value Graph::run_unknown(const GraphNode& n, const Values& arguments, const Keyw
 }
 
 Value Graph::forward(const Values& arguments, const KeywordArguments& keywords) {
-  const GraphProgram& program = *program_;
+  const GraphProgram& program = *current().program;
   Values frame(program.slots());
   std::size_t next = 0;
   for (std::size_t i = 0; i < program.nodes().size(); ++i) {

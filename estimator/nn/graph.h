@@ -106,6 +106,8 @@ class Graph final : public Module {
   /// The finished program, which copies of a layer share; call once, when all children are there. Throws Error for a call of a module that
   /// the graph does not have.
   void set_program(std::shared_ptr<const GraphProgram> program);
+  /// What it runs in evaluation mode instead, where its forward then takes another way.
+  void set_evaluation_program(std::shared_ptr<const GraphProgram> program);
 
  protected:
   Value forward(const Values& arguments, const KeywordArguments& keywords) override;
@@ -118,8 +120,13 @@ class Graph final : public Module {
   Value run_unknown(const GraphNode& node, const Values& arguments, const KeywordArguments& keywords) const;
 
   std::shared_ptr<const Symbols> symbols_;
-  std::shared_ptr<const GraphProgram> program_;
-  std::vector<Module*> called_;  ///< of each node: the module of a call_module
+  struct Linked {
+    std::shared_ptr<const GraphProgram> program;
+    std::vector<Module*> called;  ///< of each node: the module of a call_module
+  };
+  Linked linked(std::shared_ptr<const GraphProgram> program);
+  const Linked& current() const { return training || !evaluation_.program ? usual_ : evaluation_; }
+  Linked usual_, evaluation_;
 };
 
 }  // namespace memest::nn

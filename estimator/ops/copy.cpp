@@ -34,7 +34,7 @@ Tensor to_copy_impl(T self, std::optional<DType> dtype, std::optional<MemoryForm
   else if (is_dense(self))
     result = empty_strided(self.sizes(), self.strides(), type);
   else
-    result = empty(self.sizes(), type, suggest_memory_format(self));
+    result = empty_strided(self.sizes(), infer_dense_strides(self.sizes(), self.strides()), type);
   if (is_differentiable(type)) fn.outputs({result});
   return result;
 }

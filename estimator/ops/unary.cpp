@@ -121,7 +121,7 @@ const Unary<"sign", kNo, zeros, same_result> sign_op{kUnarySource};
 const Unary<"sin", kIn, gradient::sin> sin_op{kUnarySource};
 const Unary<"sinc", kIn, sinc> sinc_op{kUnarySource};
 const Unary<"sinh", kIn, gradient::sinh> sinh_op{kUnarySource, kFp32};
-const Unary<"square", kIn, square, same_result> square_op{"aten/src/ATen/native/UnaryOps.cpp square: pow(2)"};
+const Unary<"square", kIn, square, same_result> square_op{"aten/src/ATen/native/UnaryOps.cpp square: pow(2), whose policy acts", kFp32};
 const Unary<"tan", kRes, gradient::tan> tan_op{kUnarySource, kFp32};
 const Unary<"trunc", kNo, zeros, same_result> trunc_op{kUnarySource};
 const UnaryInPlace<"exp", kRes, gradient::exp> exp_in_place{kUnarySource};

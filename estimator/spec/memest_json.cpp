@@ -27,7 +27,7 @@ class SpecReader {
 
   void read(const Node& top) {
     top.allow({"memest_spec", "name", "description", "inputs", "defaults", "layers", "modules", "parameters", "buffers", "nodes", "keep",
-               "tie", "loss", "source"});
+               "evaluation", "tie", "loss", "source"});
     if (top.at("memest_spec").integer() != 1)
       throw top.at("memest_spec").error("memest reads version 1 of its spec, found " + top.at("memest_spec").found());
     if (top.has("name")) model_.name = top.at("name").text();
@@ -350,7 +350,7 @@ class SpecReader {
 
   nn::ModulePtr graph(const Node& node, int depth) {
     auto made = std::make_shared<nn::Graph>(model_.symbols);
-    if (depth > 0) node.allow({"type", "inputs", "modules", "parameters", "buffers", "nodes", "keep", "repeat", "name"});
+    if (depth > 0) node.allow({"type", "inputs", "modules", "parameters", "buffers", "nodes", "keep", "evaluation", "repeat", "name"});
     if (node.has("modules"))
       node.at("modules").each([&](const std::string& name, const Node& value) { made->register_module(name, layer(value, depth)); });
     auto tensors = [&](const char* key, Category category) {
@@ -386,12 +386,21 @@ class SpecReader {
     };
     tensors("parameters", Category::parameter);
     tensors("buffers", Category::buffer);
-    auto& program = programs_[&node.json()];
-    if (!program) program = read_program(node);
-    made->set_program(program);
+    made->set_program(program_of(node));
+    if (node.has("evaluation")) {
+      const Node evaluation = node.at("evaluation");
+      evaluation.allow({"nodes", "keep"});
+      made->set_evaluation_program(program_of(evaluation));
+    }
     return made;
   }
 
+  /// Read once where a layer is repeated.
+  std::shared_ptr<const nn::GraphProgram> program_of(const Node& node) {
+    auto& program = programs_[&node.json()];
+    if (!program) program = read_program(node);
+    return program;
+  }
   std::shared_ptr<const nn::GraphProgram> read_program(const Node& node) {
     auto program = std::make_shared<nn::GraphProgram>();
     const Node nodes = node.at("nodes");
