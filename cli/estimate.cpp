@@ -28,7 +28,7 @@ struct EstimateOptions {
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0;
   int steps = 3, grad_accum = 1;
-  bool input_grad = false, strict = false;
+  bool input_grad = false, strict = false, alloc_what_if = false;
   TrainingOptions training;
   // display
   std::string json, trace;
@@ -137,6 +137,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   r.semantics = one_of<RunSettings::Semantics>(
       "--semantics", o.semantics, {{"cuda", RunSettings::Semantics::cuda}, {"fake-tensor", RunSettings::Semantics::fake_tensor}});
   r.strict = o.strict;
+  r.alloc_what_if = o.alloc_what_if;
   r.record_events = !o.trace.empty();
   for (auto* option : app.get_options())
     if (option->count() > 0 && !option->get_lnames().empty()) r.given.push_back(option->get_lnames()[0]);
@@ -261,6 +262,9 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--gpu", o.gpu, "The card, for the verdict and the sizes that depend on it (memest list gpus)")->group(device);
   sub->add_option("--gpu-memory", o.gpu_memory, "A card by its memory alone: 24GiB, 24GB, 24000MiB or bytes")->group(device);
   sub->add_option("--alloc-conf", o.alloc_conf, "PYTORCH_CUDA_ALLOC_CONF: max_split_size_mb:128,expandable_segments:True, ...")
+      ->group(device);
+  sub->add_flag("--alloc-what-if", o.alloc_what_if,
+                "Also what other settings of the allocator would reserve: the run's allocations replayed under each")
       ->group(device);
   sub->add_option("--torch-version", o.torch_version, "The release to follow, 2.4 to 2.15 (the default)")->group(device);
   sub->add_option("--env", o.env, "A variable that PyTorch reads: NAME=VALUE")->group(device)->allow_extra_args(false);

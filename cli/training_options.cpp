@@ -39,6 +39,11 @@ void add_training_options(CLI::App& app, TrainingOptions& o) {
       ->group(group)
       ->expected(0, 1)
       ->default_str("no_grad");
+  app.add_option("--saved-tensors", o.saved_tensors,
+                 "What hooks around the forward do with what autograd saves: kept; cpu (save_on_cpu(pin_memory=True): host memory, moved "
+                 "back one by one in backward); int8 or fp8 (one scale for each tensor; weights stay as they are)")
+      ->group(group)
+      ->capture_default_str();
   app.add_option("--resume", o.resume,
                  "Load a checkpoint first: host (states move to the GPU before the first forward), device (map_location: a second model "
                  "until it is deleted), device-kept (the name stays)")
@@ -73,6 +78,10 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
                                             {"inference_mode", EvalBetween::inference_mode},
                                             {"grad", EvalBetween::grad},
                                             {"none", EvalBetween::none}});
+  using run::SavedTensors;
+  run.saved_tensors = one_of<SavedTensors>(
+      "--saved-tensors", o.saved_tensors,
+      {{"kept", SavedTensors::kept}, {"cpu", SavedTensors::cpu}, {"int8", SavedTensors::int8}, {"fp8", SavedTensors::fp8}});
   using run::Resume;
   run.resume = one_of<Resume>(
       "--resume", o.resume, {{"no", Resume::no}, {"host", Resume::host}, {"device", Resume::device}, {"device-kept", Resume::device_kept}});
@@ -84,7 +93,8 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
       one_of<InferMode>("--infer-mode", o.infer_mode,
                         {{"no_grad", InferMode::no_grad}, {"inference_mode", InferMode::inference_mode}, {"grad", InferMode::grad}});
   if (run.mode == run::Mode::infer) {
-    for (const char* option : {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume"})
+    for (const char* option :
+         {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume", "--saved-tensors"})
       if (app.count(option) > 0) throw Error(fmt::format("{} is for training; --mode infer has no step", option));
   } else if (app.count("--infer-mode") > 0) {
     throw Error("--infer-mode is for --mode infer");

@@ -107,6 +107,35 @@ Fit fit_of(const EstimateRequest& request, const Estimate& e, ReplayOptions opti
   return fit;
 }
 
+/// The settings that people try against fragmentation, each replayed beside those of the run.
+std::vector<AllocWhatIf> alloc_what_if(const EstimateRequest& request, const Estimate& e, const ReplayOptions& as_run) {
+  struct Change {
+    const char* text;
+    void (*apply)(AllocatorConfig&);
+  };
+  static constexpr Change kChanges[] = {
+      {"", [](AllocatorConfig&) {}},
+      {"expandable_segments:True", [](AllocatorConfig& c) { c.expandable_segments = true; }},
+      {"max_split_size_mb:512", [](AllocatorConfig& c) { c.max_split_size = 512 * kMiB; }},
+      {"max_split_size_mb:128", [](AllocatorConfig& c) { c.max_split_size = 128 * kMiB; }},
+      {"max_split_size_mb:32", [](AllocatorConfig& c) { c.max_split_size = 32 * kMiB; }},
+      {"roundup_power2_divisions:8", [](AllocatorConfig& c) { c.roundup_power2_divisions.fill(8); }},
+      {"garbage_collection_threshold:0.8,per_process_memory_fraction:1.0",
+       [](AllocatorConfig& c) { c.garbage_collection_threshold = 0.8, c.per_process_memory_fraction = 1.0; }},
+  };
+  std::vector<AllocWhatIf> rows;
+  for (auto& change : kChanges) {
+    ReplayOptions options = as_run;
+    options.record_events = false;
+    change.apply(options.config);
+    AllocWhatIf row{change.text, replay(e.trace(), options).reserved_peak, 0, {}};
+    row.device_peak = row.reserved_peak + e.context;
+    if (e.fit) row.fits = fit_of(request, e, options).fits;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   std::vector<Setting> list;
   auto add = [&](const char* name, std::string value, bool from_spec = false) {
@@ -126,6 +155,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     add("zero-grad", o.zero_grad_to_none ? "none" : "zero");
     add("zero-grad-at", std::string(name_of(o.zero_grad_at)));
     add("checkpoint", o.checkpointing.text());
+    add("saved-tensors", std::string(name_of(o.saved_tensors)));
     add("input-grad", flag(o.input_grad));
   }
   add("loss", e.states.loss, o.loss.empty());
@@ -188,6 +218,7 @@ Estimate estimate(const EstimateRequest& request) {
   e.modules = module_table(e.trace());
   e.compute = compute_of(e.trace());
   if (request.gpu || request.gpu_memory) e.fit = fit_of(request, e, replay_options);
+  if (request.alloc_what_if) e.alloc_what_if = alloc_what_if(request, e, replay_options);
   e.settings = resolved(request, e);
   return e;
 }

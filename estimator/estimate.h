@@ -25,6 +25,7 @@ struct EstimateRequest {
   RunSettings::Semantics semantics = RunSettings::Semantics::cuda;
   bool strict = false;
   bool record_events = false;      ///< for --trace
+  bool alloc_what_if = false;      ///< --alloc-what-if
   std::vector<std::string> given;  ///< names of the options that the user set
 };
 

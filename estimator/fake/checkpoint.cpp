@@ -67,7 +67,7 @@ struct Taking final : KernelPolicy {
 /// One checkpointed call (torch/utils/checkpoint.py _CheckpointFrame). Lives while a saved tensor of the region does.
 struct Frame {
   Region region;
-  Tensors inputs;
+  std::vector<SavedTensor> inputs;  ///< _NoopSaveInputs: hooks around the region see them
   AutocastModes autocast;
   ModuleId module = runtime().module;
   std::size_t packed = 0;   ///< tensors saved by the first run
@@ -119,7 +119,9 @@ Tensor Holder::unpack() {
     Scoped<KernelPolicy*> policy(rt.kernel_policy, f.kept.kinds.empty() ? nullptr : &taking);
     try {
       AutocastReentry modes(f.autocast);
-      f.region(f.inputs);
+      Tensors inputs;
+      for (auto& x : f.inputs) inputs.push_back(x.unpack());
+      f.region(inputs);
     } catch (const StopRecomputation&) {
     }
     f.recomputed = true;
@@ -134,7 +136,7 @@ Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<Kerne
   auto* hooks = new ForwardHooks;
   Ref<SavedTensorHooks> scope_ref(hooks);
   hooks->frame->region = region;
-  hooks->frame->inputs = inputs;
+  for (auto& x : inputs) hooks->frame->inputs.emplace_back(x, false);
   hooks->frame->kept.kinds = keep;
   const std::shared_ptr<Frame> frame = hooks->frame;
   Keeping keeping(frame->kept);

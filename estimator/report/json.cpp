@@ -84,6 +84,17 @@ std::string to_json(const Estimate& e) {
   } else {
     j["fit"] = nullptr;
   }
+  if (s.host_bytes.saved_peak > 0 || s.host_bytes.optimizer_state > 0)
+    j["host"] = {{"saved_tensors_peak_bytes", s.host_bytes.saved_peak}, {"optimizer_state_bytes", s.host_bytes.optimizer_state}};
+  if (!e.alloc_what_if.empty()) {
+    Json rows = Json::array();
+    for (auto& row : e.alloc_what_if)
+      rows.push_back({{"alloc_conf", row.alloc_conf},
+                      {"reserved_peak_bytes", row.reserved_peak},
+                      {"device_peak_bytes", row.device_peak},
+                      {"fits", row.fits ? Json(*row.fits) : Json(nullptr)}});
+    j["alloc_what_if"] = rows;
+  }
   Json diagnostics = Json::array();
   for (auto& d : e.diagnostics.list())
     diagnostics.push_back(

@@ -36,6 +36,14 @@ struct Fit {
   std::optional<OutOfMemory> out_of_memory;
 };
 
+/// The run's trace replayed under another setting of the allocator.
+struct AllocWhatIf {
+  std::string alloc_conf;  ///< what is set beside --alloc-conf; empty: as run
+  Bytes reserved_peak = 0;
+  Bytes device_peak = 0;     ///< with the context
+  std::optional<bool> fits;  ///< where a card or its memory was given
+};
+
 /// Work of one step (the last), as torch.utils.flop_counter counts it.
 struct Compute {
   std::int64_t forward_flops = 0;
@@ -62,6 +70,7 @@ struct Estimate {
   std::vector<ModuleBytes> modules;  ///< in order of registration, parents before children
   Compute compute;
   std::optional<Fit> fit;
+  std::vector<AllocWhatIf> alloc_what_if;
   Diagnostics diagnostics;
 
   const MemoryTrace& trace() const { return states.trace; }

@@ -94,6 +94,19 @@ std::string compute(const Compute& c) {
   return text + "\n";
 }
 
+std::string what_if(const Estimate& e) {
+  if (e.alloc_what_if.empty()) return {};
+  std::string text = "\nthe same allocations under other settings of the allocator\n";
+  for (auto& row : e.alloc_what_if) {
+    const Bytes cached = row.reserved_peak - e.replay.allocated_peak;
+    std::string note = cached >= 0 ? human(cached) + " above allocated" : human(-cached) + " below allocated";
+    if (row.fits) note += *row.fits ? ", fits" : ", does not fit";
+    text +=
+        fmt::format("  {:<66} {:>9} reserved    {}\n", row.alloc_conf.empty() ? "as run" : row.alloc_conf, human(row.reserved_peak), note);
+  }
+  return text + "\n";
+}
+
 /// Whether cuDNN runs, whose workspaces memest does not know.
 bool convolves(const Estimate& e) {
   return std::any_of(e.trace().events.begin(), e.trace().events.end(),
@@ -161,6 +174,9 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
     text += line + "\n";
   }
   if (auto modules = layers(e, options.depth); !modules.empty()) text += "\n" + modules;
+  text += what_if(e);
+  if (const Bytes host = e.states.host_bytes.saved_peak)
+    text += fmt::format("on the host (pinned): {} of saved tensors at most\n", human(host));
   if (auto work = compute(e.compute); !work.empty()) text += (options.depth > 1 ? "\n" : "") + work;
   if (const int count = unknowns(e))
     text += fmt::format("assumed: what {} that memest does not know {} and {} (the warnings name {})\n",

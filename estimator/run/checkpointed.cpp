@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "base/text.h"
 #include "fake/checkpoint.h"
@@ -33,16 +34,39 @@ Tensor checkpoint_sequential(const std::vector<std::pair<std::string, nn::Module
   return run(end, count)({x})[0];
 }
 
-/// checkpoint(module, *arguments, **keywords, use_reentrant=False): the region holds the arguments, and with them their tensors.
+/// The positional arguments of a call with its tensors taken out, and put back.
+class TensorArguments {
+ public:
+  explicit TensorArguments(const Values& arguments) : arguments_(arguments) {
+    for (auto& a : arguments_)
+      if (auto* x = std::get_if<Tensor>(&a)) tensors_.push_back(*x), a = Tensor();
+  }
+  Tensors take() { return std::exchange(tensors_, {}); }
+  Values with(const Tensors& tensors) const {
+    Values given = arguments_;
+    std::size_t next = 0;
+    for (auto& a : given)
+      if (std::holds_alternative<Tensor>(a)) a = tensors[next++];
+    return given;
+  }
+
+ private:
+  Values arguments_;
+  Tensors tensors_;
+};
+
+/// checkpoint(module, *arguments, **keywords, use_reentrant=False): the region holds the keywords, the checkpoint the tensors.
 Value checkpointed_call(nn::Module& module, const Values& arguments, const KeywordArguments& keywords, const Checkpointing& c) {
+  TensorArguments given(arguments);
+  const Tensors inputs = given.take();
   Value result;
   auto first = std::make_shared<Value*>(&result);  // the recomputation's result is nobody's
-  Region region = [&module, arguments, keywords, first](const Tensors&) {
-    Value value = module.call_unwrapped(arguments, keywords);
+  Region region = [&module, given, keywords, first](const Tensors& tensors) {
+    Value value = module.call_unwrapped(given.with(tensors), keywords);
     if (*first) **first = std::move(value);
     return Tensors{};
   };
-  checkpoint(std::move(region), {}, c.keep);
+  checkpoint(std::move(region), inputs, c.keep);
   *first = nullptr;
   return result;
 }
@@ -51,20 +75,11 @@ Value checkpointed_call(nn::Module& module, const Values& arguments, const Keywo
 Value checkpointed_reentrant_call(nn::Module& module, const Values& arguments, const KeywordArguments& keywords) {
   if (!keywords.empty())
     throw Error("Unexpected keyword arguments: " + keywords[0].first, "the reentrant form takes none; leave ,reentrant out");
-  Tensors inputs;
-  for (auto& a : arguments)
-    if (auto* x = std::get_if<Tensor>(&a)) inputs.push_back(*x);
-  Values others = arguments;
-  for (auto& a : others)
-    if (std::holds_alternative<Tensor>(a)) a = Tensor();
-  Region region = [&module, others](const Tensors& tensors) {
-    Values given = others;
-    std::size_t next = 0;
-    for (auto& a : given)
-      if (std::holds_alternative<Tensor>(a)) a = tensors[next++];
-    Value value = module.call_unwrapped(given);
+  TensorArguments given(arguments);
+  const Tensors inputs = given.take();
+  Region region = [&module, given](const Tensors& tensors) {
     Tensors outputs;
-    collect_tensors(value, outputs);
+    collect_tensors(module.call_unwrapped(given.with(tensors)), outputs);
     return outputs;
   };
   Tensors outputs = checkpoint_reentrant(std::move(region), inputs);

@@ -13,6 +13,7 @@
 #include "run/averaged_model.h"
 #include "run/checkpointed.h"
 #include "run/loss.h"
+#include "run/saved_tensors.h"
 
 namespace memest::run {
 namespace {
@@ -67,6 +68,7 @@ class Loop {
     model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);
     if (o_.inputs_resident) batch_on_device(host_batch());
     if (training_) make_training_state();
+    hooks_ = saved_tensor_hooks(training_ ? o_.saved_tensors : SavedTensors::kept, host_saved_);
     for (int step = 1; step <= o_.steps; ++step) {
       set_batch(step);
       one_step(step);
@@ -74,6 +76,7 @@ class Loop {
     }
     result_.optimizer_state_bytes = optimizer_ ? optimizer_->state_bytes() : 0;
     result_.host_bytes.optimizer_state = optimizer_ ? optimizer_->host_state_bytes() : 0;
+    result_.host_bytes.saved_peak = host_saved_.peak;
     result_.gradient_bytes = training_ ? result_.trainable_bytes : 0;
     result_.averaged_bytes = averaged_ ? averaged_->bytes() : 0;
     result_.trace = std::move(rt_.trace);  // what the end of the loop's names frees belongs to no phase
@@ -257,7 +260,10 @@ class Loop {
 
   void forward() {
     AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+    std::optional<SavedTensorHooksScope> hooks;
+    if (hooks_) hooks.emplace(hooks_);
     nn::Outcome outcome = outcome_of(batch_);
+    hooks.reset();
     out_ = std::move(outcome.out);
     loss_value_ = std::move(outcome.loss);
   }
@@ -376,6 +382,8 @@ class Loop {
   std::size_t inputs_ = 0;
   Tensor target_;
   std::int64_t target_batch_ = -1;
+  HostBytes host_saved_;
+  Ref<SavedTensorHooks> hooks_;
   // the loop's names
   Tensors batch_;
   Value out_;

@@ -15,9 +15,8 @@ struct RunResult {
   struct {
     Bytes optimizer_state = 0;
     Bytes saved_peak = 0;  ///< saved tensors that hooks moved to the host: most at one time
-    Bytes parameters = 0;
-  } host_bytes;      ///< what options put on the host instead of the device
-  std::string loss;  ///< as resolved
+  } host_bytes;            ///< what options put on the host instead of the device
+  std::string loss;        ///< as resolved
   struct Input {
     std::string name;
     Dims sizes;

@@ -37,6 +37,10 @@ std::string_view name_of(EmptyCache when) {
   return names[int(when)];
 }
 
+std::string_view name_of(SavedTensors where) {
+  static constexpr std::string_view names[] = {"kept", "cpu", "int8", "fp8"};
+  return names[int(where)];
+}
 Precision parse_precision(const std::string& text) {
   for (int i = 0; i < 5; ++i)
     if (text == name_of(Precision(i))) return Precision(i);

@@ -22,6 +22,8 @@ enum class Averaging { none, ema, swa };
 enum class EvalBetween { none, no_grad, inference_mode, grad };
 /// --resume: where torch.load puts the checkpoint, and whether its name outlives loading.
 enum class Resume { no, host, device, device_kept };
+/// --saved-tensors: what hooks around the forward do with what autograd saves.
+enum class SavedTensors { kept, cpu, int8, fp8 };
 /// --empty-cache: when torch.cuda.empty_cache() runs.
 enum class EmptyCache { never, step, phase };
 
@@ -33,6 +35,7 @@ std::string_view name_of(Averaging averaging);
 std::string_view name_of(EvalBetween when);
 std::string_view name_of(Resume resume);
 std::string_view name_of(EmptyCache when);
+std::string_view name_of(SavedTensors where);
 Precision parse_precision(const std::string& text);
 
 /// The type that the model and its floating inputs have.
@@ -75,6 +78,7 @@ struct RunOptions {
   bool keep_output = true;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Checkpointing checkpointing;
+  SavedTensors saved_tensors = SavedTensors::kept;
 };
 
 }  // namespace memest::run
