@@ -22,7 +22,7 @@ MaskFunction bidirectional_overlay(I window) {
 }
 MaskFunction and_masks(MaskFunction first, MaskFunction second) {
   return [first, second](const X& b, const X& h, const X& q, const X& kv) {
-    X result = aten("new_ones", {Tensor(q), list_of(Dims{}), DType::boolean});
+    X result = aten("new_ones", {Tensor(q), list_of(Dims{})}, {{"dtype", DType::boolean}});
     for (auto* mask : {&first, &second}) {
       X part = (*mask)(b, h, q, kv);
       X both = aten("bitwise_and", {Tensor(result), Tensor(std::move(part))});
