@@ -143,9 +143,14 @@ Value list_item(const List& list, const Value& index) {
   return list.items[std::size_t(i < 0 ? i + n : i)];
 }
 
-/// Tensor indexing (torch/csrc/autograd/python_variable_indexing.cpp): integers, slices, None and ... as views, then tensors by
-/// aten::index.
-Value tensor_item(const Tensor& x, const Value& index) {
+/// Tensor indexing (torch/csrc/autograd/python_variable_indexing.cpp): integers, slices, None and ... make a view, then tensors pick from
+/// it.
+struct Indexed {
+  Tensor view;
+  Values tensors;
+  bool any = false;  ///< a tensor among the indices
+};
+Indexed indexed(const Tensor& x, const Value& index) {
   Values parts{index};
   if (auto* list = std::get_if<std::shared_ptr<List>>(&index); list && (*list)->is_tuple) parts = (*list)->items;
   int consumed = 0;
@@ -154,10 +159,10 @@ Value tensor_item(const Tensor& x, const Value& index) {
       consumed += is_tensor(p) && std::get<Tensor>(p).dtype() == DType::boolean ? std::max(std::get<Tensor>(p).dim(), 1) : 1;
   if (consumed > x.dim()) throw Error(fmt::format("too many indices for tensor of dimension {}", x.dim()));
   const bool full_slice_node = runtime().settings.torch.full_slice_records_node();
-  Tensor result = x;
+  Indexed found{x, {}};
+  Tensor& result = found.view;
+  Values& tensors = found.tensors;
   int dim = 0;
-  Values tensors;
-  bool any = false;
   for (auto& p : parts) {
     if (auto* i = std::get_if<I>(&p)) {
       result = ops::select(std::move(result), dim, *i);
@@ -176,17 +181,53 @@ Value tensor_item(const Tensor& x, const Value& index) {
       if (auto* items = items_of(p)) t = host_tensor({I(items->size())}, DType::int64);
       tensors.resize(std::size_t(dim), None{});
       tensors.push_back(t);
-      any = true;
+      found.any = true;
       dim += std::get<Tensor>(t).dtype() == DType::boolean ? std::max(std::get<Tensor>(t).dim(), 1) : 1;
     } else {
       throw Error("a tensor is indexed with integers, slices, None, ... and tensors, found " + describe(p));
     }
   }
-  if (any) return call_op("aten::index", {result, make_list(std::move(tensors))}, {});
-  // x[...] alone is an alias, so that the result is another tensor
-  if (result.is_same(x)) return to_value(make_view(x, x.sizes(), x.strides(), x->offset));
-  return result;
+  return found;
 }
+Value tensor_item(const Tensor& x, const Value& index) {
+  Indexed found = indexed(x, index);
+  if (found.any) return call_op("aten::index", {found.view, make_list(std::move(found.tensors))}, {});
+  // x[...] alone is an alias, so that the result is another tensor
+  if (found.view.is_same(x)) return call_op("aten::alias", {x}, {});
+  return found.view;
+}
+/// x[index] = value: numbers are tensors on the host; copy_to fills with them, or copies what is broadcast. One list of positions and a
+/// number are index_fill_.
+void set_tensor_item(const Tensor& x, const Value& index, const Value& value) {
+  const Tensor source = is_tensor(value) ? std::get<Tensor>(value) : host_tensor(Dims{}, x.dtype());
+  Indexed found = indexed(x, index);
+  const auto one = std::find_if(found.tensors.begin(), found.tensors.end(), [](auto& v) { return !is_none(v); });
+  const bool lone = found.any && std::count_if(found.tensors.begin(), found.tensors.end(), is_none) + 1 == I(found.tensors.size());
+  if (lone && !is_tensor(value) && std::get<Tensor>(*one).dtype() == DType::int64 && std::get<Tensor>(*one).dim() == 1) {
+    call_op("aten::index_fill_", {found.view, I(one - found.tensors.begin()), *one, 0.0}, {});
+  } else if (found.any) {
+    call_op("aten::index_put_", {found.view, make_list(std::move(found.tensors)), source}, {});
+  } else if (source.dim() == 0 && source.on_host()) {
+    call_op("aten::fill_", {found.view, source}, {});
+  } else {
+    Dims sizes = source.sizes();  // slicePrefix1sSize
+    while (!sizes.empty() && sizes[0] == 1) sizes.erase(0);
+    const bool same = found.view.sizes() == source.sizes();
+    ops::copy_(found.view, same ? source : ops::expand(ops::view(source, sizes), found.view.sizes(), false), false);
+  }
+}
+const Function setitem{"setitem(Any self, Any index, Any value)", [](const Value& self, const Value& index, const Value& value) -> Value {
+                         if (is_tensor(self)) {
+                           set_tensor_item(std::get<Tensor>(self), index, value);
+                         } else if (auto* list = std::get_if<std::shared_ptr<List>>(&self)) {
+                           const I n = I((*list)->items.size()), i = Unbox<I>::from(index);
+                           if (i < -n || i >= n) throw Error(fmt::format("index {} is out of range for {} values", i, n));
+                           (*list)->items[std::size_t(i < 0 ? i + n : i)] = value;
+                         } else {
+                           throw Error("setitem of " + describe(self));
+                         }
+                         return None{};
+                       }};
 
 const Function getitem{"getitem(Any self, Any index)", [](const Value& self, const Value& index) -> Value {
                          if (is_tensor(self)) return tensor_item(std::get<Tensor>(self), index);
