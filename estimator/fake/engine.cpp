@@ -7,8 +7,9 @@ namespace memest {
 namespace {
 
 /// InputBuffer::accumulate: only the tensor already in the slot is tried in place, and a view never is (its metadata keeps the base,
-/// so the storage has two owners). Fake tensors are subclasses: never in place.
-void accumulate(Tensor& slot, Tensor gradient) {
+/// so the storage has two owners). Fake tensors are subclasses: never in place. A gradient that is added stays with the caller: those of
+/// one node go together, after all of them have arrived.
+void accumulate(Tensor& slot, Tensor&& gradient) {
   if (!gradient) return;
   if (!slot) {
     slot = std::move(gradient);
@@ -41,7 +42,7 @@ class GraphTask {
   void run(const std::vector<Edge>& roots, const Tensors& gradients, bool retain_graph) {
     for (auto& root : roots) count_dependencies(root.node.get());
     for (auto& root : roots) ++state_of(*root.node).dependencies;
-    for (std::size_t i = 0; i < roots.size(); ++i) arrive(*roots[i].node, roots[i].nr, gradients[i]);
+    for (std::size_t i = 0; i < roots.size(); ++i) arrive(*roots[i].node, roots[i].nr, Tensor(gradients[i]));
     while (!ready_.empty()) {
       Node& next = *ready_.top().node;
       ready_.pop();
@@ -88,7 +89,7 @@ class GraphTask {
   }
 
   /// A gradient of the node's nr-th input; the node is ready with its last one.
-  void arrive(Node& n, int nr, Tensor gradient) {
+  void arrive(Node& n, int nr, Tensor&& gradient) {
     State& state = state_of(n);
     if (state.buffer.empty()) state.buffer.resize(n.inputs.size());
     accumulate(state.buffer[std::size_t(nr)], std::move(gradient));

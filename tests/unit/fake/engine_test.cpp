@@ -114,3 +114,13 @@ TEST_CASE("backward of a loss that needs no gradient is refused") {
   Tensor y = ops::exp(w);
   CHECK_THROWS_AS(backward(y), Error);  // not a scalar
 }
+
+TEST_CASE("gradients of one node that are added to others go together, after the last of them has arrived") {
+  TestRun run;
+  Tensor x = leaf({16}), y = leaf({16});
+  Tensor product = ops::sum(ops::mul(x, y), std::nullopt);
+  Tensor loss = ops::add(product, ops::sum(ops::add(x, y, 1), std::nullopt), 1);  // its gradients are expanded: not added to in place
+  run.since();
+  backward(loss, {});
+  CHECK(run.events() == "+4 +64 +64 +64 +64 -2 -1 -0");  // as PyTorch 2.15
+}
