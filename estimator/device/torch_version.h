@@ -50,6 +50,8 @@ struct TorchVersion {
     if (at_least(7)) return RmsNorm::composite_fp32;
     return at_least(6) ? RmsNorm::composite_fp32_input : RmsNorm::composite;
   }
+  /// rms_norm is on autocast's float32 list (PR #174824).
+  bool rms_norm_autocasts_to_fp32() const { return at_least(12); }
   /// layer_norm (and fused rms_norm) backward with more than 65,536 rows goes through partial sums (PR #150773).
   bool norm_backward_partials() const { return at_least(8); }
   bool flash_rng_on_device() const { return at_least(7); }

@@ -145,37 +145,6 @@ const Op atan2_in_place{{"aten::atan2_(Tensor(a!) self, Tensor other) -> Tensor(
                         atan2<true>};
 const Op arctan2_op{{"aten::arctan2(Tensor self, Tensor other) -> Tensor", Autocast::none, "self, other", kBinarySource}, atan2<false>};
 
-// native/BinaryOps.cpp ldexp: x * 2^other in two kernels; derivatives.yaml ldexp.Tensor
-Tensor ldexp_self(T g, T, T b, T) { return g * pow(2.0, b).conj(); }
-Tensor ldexp_other(T g, T, T, T y) { return g * Lazy(y).conj() * 0.5; }
-/// Half types take the base as a tensor of their own first.
-Tensor power_of_two(T exponent) {
-  if (!is_reduced_floating(exponent.dtype())) return pow(2.0, detached(exponent));
-  const Tensor base = runtime().settings.kernel_scratch() ? empty({}, exponent.dtype()) : Tensor();
-  return elementwise({exponent}, exponent.dtype());
-}
-template <bool InPlace>
-Tensor ldexp(T self, T other) {
-  const bool wants_self = self.requires_grad(), wants_other = other.requires_grad();
-  auto fn = node("LdexpBackward0", {self, other}, {wants_self ? other : Tensor()}, [](Backward& w, T b, T y) {
-    if (w.needs(1)) w.out[1] = ldexp_other(w.grad[0], {}, {}, y);
-    if (w.needs(0)) w.out[0] = ldexp_self(w.grad[0], {}, b, {});
-  });
-  const Tensor power = power_of_two(other);
-  if constexpr (InPlace) {
-    fn.in_place(self, {wants_other ? self : Tensor()});
-    return self;
-  } else {
-    Tensor y = elementwise({self, power}, promote_float(self, power));
-    fn.outputs({y}, {wants_other ? y : Tensor()});
-    return y;
-  }
-}
-const Op ldexp_op{{"aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "other, result", kBinarySource},
-                  ldexp<false>};
-const Op ldexp_in_place{{"aten::ldexp_(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "other, result", kBinarySource},
-                        ldexp<true>};
-
 // ---- powers ----------------------------------------------------------------------------------------------------------------
 Tensor pow_self(T g, T a, T b, T) {
   return real_gradient(where(compare("aten::eq", b, 0), scalar_like(g), g * (b * Lazy(a).pow(Lazy(b) - 1)).conj()), a.dtype());
@@ -216,6 +185,38 @@ Tensor pow_of_number(const Scalar& self, T exponent) {
 }
 const Op pow_of_number_op{
     {"aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor", Autocast::fp32, "exponent, result", "native/Pow.cpp"}, pow_of_number};
+
+// native/BinaryOps.cpp ldexp: x * 2^other in two kernels; derivatives.yaml ldexp.Tensor
+Tensor ldexp_self(T g, T, T b, T) { return g * pow(2.0, b).conj(); }
+Tensor ldexp_other(T g, T, T, T y) { return g * Lazy(y).conj() * 0.5; }
+/// Half types take the base as a tensor of their own first: autocast casts both.
+Tensor power_of_two(T exponent) {
+  if (!is_reduced_floating(exponent.dtype())) return pow(2.0, detached(exponent));
+  NoGrad off;
+  const Tensor base = empty({}, exponent.dtype());
+  return pow_op(base, exponent);
+}
+template <bool InPlace>
+Tensor ldexp(T self, T other) {
+  const bool wants_self = self.requires_grad(), wants_other = other.requires_grad();
+  auto fn = node("LdexpBackward0", {self, other}, {wants_self ? other : Tensor()}, [](Backward& w, T b, T y) {
+    if (w.needs(1)) w.out[1] = ldexp_other(w.grad[0], {}, {}, y);
+    if (w.needs(0)) w.out[0] = ldexp_self(w.grad[0], {}, b, {});
+  });
+  const Tensor power = power_of_two(other);
+  if constexpr (InPlace) {
+    fn.in_place(self, {wants_other ? self : Tensor()});
+    return self;
+  } else {
+    Tensor y = elementwise({self, power}, promote_float(self, power));
+    fn.outputs({y}, {wants_other ? y : Tensor()});
+    return y;
+  }
+}
+const Op ldexp_op{{"aten::ldexp.Tensor(Tensor self, Tensor other) -> Tensor", Autocast::none, "other, result", kBinarySource},
+                  ldexp<false>};
+const Op ldexp_in_place{{"aten::ldexp_(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "other, result", kBinarySource},
+                        ldexp<true>};
 
 // native/Pow.cpp float_power: both in double
 Tensor to_double(T x) { return ops::to(x, is_complex(x.dtype()) ? DType::complex128 : DType::float64); }

@@ -5,6 +5,7 @@
 #include "ops/expression.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
+#include "ops/loss_reduction.h"
 #include "ops/matmul.h"
 #include "ops/norms.h"
 #include "ops/pointwise.h"
@@ -37,7 +38,7 @@ const Op cosine_similarity_op{{"aten::cosine_similarity(Tensor x1, Tensor x2, in
 
 Tensor pairwise_distance(T x1, T x2, double p, double eps, bool keepdim) {
   const Tensor difference = ops::sub(x1, x2, 1), shifted = ops::add_scalar(difference, eps);
-  return ops::vector_norm(shifted, p, Dims{-1}, keepdim, std::nullopt);
+  return call_tensor_op("aten::norm", shifted, p, Dims{-1}, keepdim);
 }
 const Op pairwise_distance_op{{"aten::pairwise_distance(Tensor x1, Tensor x2, float p=2, float eps=1e-06, bool keepdim=False) -> Tensor",
                                Autocast::none, "", "native/Distance.cpp pairwise_distance"},

@@ -460,7 +460,11 @@ Tensor trace(T self) {
     w.out[0] = ops::zeros(w.sizes(0), w.grad[0].dtype());
     Tensor indices = empty({diagonal}, DType::int64);
   });
-  Tensor y = empty({}, is_integral(self.dtype(), true) ? DType::int64 : self.dtype());
+  Tensor y;
+  {
+    NoGrad off;
+    y = ops::sum(ops::diagonal(self, 0, 0, 1), std::nullopt);  // which autocast sees
+  }
   fn.outputs({y});
   return y;
 }

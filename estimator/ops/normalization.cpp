@@ -355,6 +355,12 @@ Tensor rms_norm_composite(T input, const Dims& normalized_shape, T weight) {
 }
 
 Tensor rms_norm(T input, const Dims& normalized_shape, T weight, std::optional<double> eps) {
+  Runtime& rt = runtime();
+  if (rt.autocast.enabled && rt.settings.torch.rms_norm_autocasts_to_fp32()) {
+    const Tensor k = cached_cast(weight, DType::float32), x = cached_cast(input, DType::float32);
+    Scoped<bool> off(rt.autocast.enabled, false);
+    return rms_norm(x, normalized_shape, k, eps);
+  }
   normalized_rows(input, normalized_shape, false);
   if (weight && !(weight.sizes() == normalized_shape))
     throw Error("rms_norm: a weight of sizes " + to_string(weight.sizes()) + " for normalized_shape " + to_string(normalized_shape));

@@ -134,9 +134,9 @@ const UnaryInPlace<"sigmoid", kRes, fused<"aten::sigmoid_backward">> sigmoid_in_
 const UnaryInPlace<"abs", kIn, gradient::abs> abs_in_place{kUnarySource};
 
 // PyTorch's other names of the same functions
-const Unary<"arccos", kIn, gradient::acos> arccos_op{kUnarySource};
+const Unary<"arccos", kIn, gradient::acos> arccos_op{kUnarySource, kFp32};
 const Unary<"arccosh", kIn, gradient::acosh> arccosh_op{kUnarySource};
-const Unary<"arcsin", kIn, gradient::asin> arcsin_op{kUnarySource};
+const Unary<"arcsin", kIn, gradient::asin> arcsin_op{kUnarySource, kFp32};
 const Unary<"arcsinh", kIn, gradient::asinh> arcsinh_op{kUnarySource};
 const Unary<"arctan", kIn, gradient::atan> arctan_op{kUnarySource};
 const Unary<"arctanh", kIn, gradient::atanh> arctanh_op{kUnarySource};
