@@ -379,7 +379,7 @@ struct Groups {
 void group_norm_backward(Backward& w, T x, T k, const Groups& g) {
   const DType acc = op_math_type(x.dtype());
   const MemoryFormat format = suggest_memory_format(x);
-  const Tensor grad = in_format(w.grad[0], format);
+  const Tensor own = in_format(detached(x), format), grad = in_format(w.grad[0], format);
   const Dims per_channel{g.batch, g.channels}, per_group{g.batch, g.groups};
   if (w.needs(0)) w.out[0] = empty(x.sizes(), x.dtype(), format);
   if (w.needs(1)) w.out[1] = empty(k.sizes(), k.dtype());
@@ -403,6 +403,7 @@ ThreeTensors native_group_norm(T input, T weight, T bias, I N, I C, I HxW, I gro
   Tensor mean = empty({N, group}, stats);
   Tensor rstd = empty({N, group}, stats);
   {
+    const Tensor x = in_format(detached(input), format);
     const bool exact = acc != input.dtype() && runtime().settings.torch.group_norm_fp32_stats();
     const Bytes of_group = checked_mul(checked_mul(N, group), item_size(acc)), of_channel = checked_mul(checked_mul(N, C), item_size(acc));
     Scratch mean_acc(exact ? of_group : 0), rstd_acc(exact ? of_group : 0);
@@ -427,8 +428,7 @@ Tensor group_norm(T input, I num_groups, T weight, T bias, double eps, bool) {
     if (*x && x->numel() != channels)
       throw Error("group_norm: " + std::to_string(channels) + " channels do not meet a parameter of " + std::to_string(x->numel()) +
                   " elements");
-  const MemoryFormat format = runtime().settings.torch.group_norm_channels_last() ? suggest_memory_format(input) : MemoryFormat::contiguous;
-  const Tensor x = ops::contiguous(input, format);
+  const Tensor x = runtime().settings.torch.group_norm_channels_last() ? input : ops::contiguous(input, MemoryFormat::contiguous);
   return std::get<0>(native_group_norm_op(x, weight, bias, x.sizes()[0], channels, x.sizes().slice(2, x.dim()).numel(), num_groups, eps));
 }
 
