@@ -26,6 +26,10 @@ void add_training_options(CLI::App& app, TrainingOptions& o) {
                  "Parameters that match GLOB do not require grad (repeatable): no gradient, no state, and autograd saves less")
       ->group(group)
       ->allow_extra_args(false);
+  app.add_option("--lora", o.lora,
+                 "Train adapters alone, as peft adds them: r=8,alpha=16,targets=q_proj+v_proj or targets=all-linear, also dropout=P and "
+                 "dtype=bf16 (float32 beside 16-bit weights otherwise)")
+      ->group(group);
   app.add_option("--ema", o.ema,
                  "AveragedModel beside the model, updated after each step: ema or swa; one more copy of parameters and buffers")
       ->group(group)
@@ -67,6 +71,7 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
   run.clip_grad_value = number("--clip-grad-value", o.clip_grad_value);
   run.no_decay = o.no_decay;
   run.freeze = o.freeze;
+  if (app.count("--lora") > 0) run.lora = run::parse_lora(o.lora);
   if (app.count("--ema") > 0)
     run.averaging =
         one_of<run::Averaging>("--ema", o.ema.empty() ? "ema" : o.ema, {{"ema", run::Averaging::ema}, {"swa", run::Averaging::swa}});

@@ -11,7 +11,7 @@ namespace memest::cli {
 /// As given on the command line.
 struct TrainingOptions {
   std::string clip_grad_norm, clip_grad_value, ema, eval_between, resume = "no", empty_cache = "never", infer_mode = "no_grad",
-                                                                  saved_tensors = "kept";
+                                                                  saved_tensors = "kept", lora;
   std::vector<std::string> no_decay, freeze;
   bool leak_loss = false;
 };

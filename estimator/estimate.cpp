@@ -157,6 +157,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     add("checkpoint", o.checkpointing.text());
     add("saved-tensors", std::string(name_of(o.saved_tensors)));
     add("input-grad", flag(o.input_grad));
+    if (o.lora) add("lora", o.lora->text());
   }
   add("loss", e.states.loss, o.loss.empty());
   add("steps", std::to_string(o.steps));

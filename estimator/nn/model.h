@@ -37,6 +37,8 @@ class Model {
   }
   /// Whether forward() gives the loss (its inputs then hold the labels).
   virtual bool computes_loss() const { return false; }
+  /// Path of the layer that gives logits over the vocabulary (transformers' get_output_embeddings); empty where there is none.
+  virtual std::string output_embeddings() const { return {}; }
   /// Whether its forward checkpoints each layer where it was built so (gradient_checkpointing_enable).
   virtual bool checkpoints_itself() const { return false; }
 

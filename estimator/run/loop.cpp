@@ -12,6 +12,7 @@
 #include "optim/optimizer.h"
 #include "run/averaged_model.h"
 #include "run/checkpointed.h"
+#include "run/lora.h"
 #include "run/loss.h"
 #include "run/saved_tensors.h"
 
@@ -56,6 +57,7 @@ class Loop {
   }
 
   RunResult run() {
+    if (o_.lora) add_lora(model_, *o_.lora, o_.checkpointing.where != Checkpointing::Where::none);
     freeze();
     count_states();
     model_.root->train(training_);

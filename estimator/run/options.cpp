@@ -111,4 +111,40 @@ Checkpointing parse_checkpointing(const std::string& text) {
   return c;
 }
 
+std::string Lora::text() const {
+  std::string out = fmt::format("r={},alpha={}", r, alpha);
+  if (dropout > 0) out += fmt::format(",dropout={}", dropout);
+  if (dtype) out += fmt::format(",dtype={}", name_of(*dtype));
+  return out + ",targets=" + join(targets, "+");
+}
+Lora parse_lora(const std::string& text) {
+  Lora lora;
+  const std::string hint = "for example --lora r=8,alpha=16,targets=q_proj+v_proj";
+  for (auto& part : split(text, ',')) {
+    const auto equals = part.find('=');
+    const std::string key = part.substr(0, equals), value = equals == part.npos ? "" : part.substr(equals + 1);
+    auto bad = [&](const char* wanted) {
+      return Error(fmt::format("--lora: {} is {}, found '{}'", key, wanted, value.substr(0, 60)), hint);
+    };
+    if (key == "r") {
+      auto r = parse_int(value);
+      if (!r || *r < 1 || *r > 1'000'000) throw bad("a positive number");
+      lora.r = *r;
+    } else if (key == "alpha" || key == "dropout") {
+      auto number = parse_number(value);
+      if (!number || *number < 0 || (key == "dropout" && *number >= 1)) throw bad(key == "alpha" ? "a number" : "a share below 1");
+      (key == "alpha" ? lora.alpha : lora.dropout) = *number;
+    } else if (key == "dtype") {
+      lora.dtype = dtype_from(value == "bf16" ? "bfloat16" : value == "fp16" ? "float16" : value == "fp32" ? "float32" : value);
+      if (!lora.dtype || !is_floating(*lora.dtype)) throw bad("bf16, fp16 or fp32");
+    } else if (key == "targets" && !value.empty()) {
+      lora.targets = split(value, '+');
+    } else {
+      throw Error(fmt::format("--lora: '{}' is none of r, alpha, dropout, dtype, targets, each with =VALUE", part.substr(0, 60)), hint);
+    }
+  }
+  if (lora.targets.empty()) throw Error("--lora: targets=NAME+NAME or targets=all-linear says which linear layers get adapters", hint);
+  return lora;
+}
+
 }  // namespace memest::run

@@ -54,6 +54,18 @@ struct Checkpointing {
 };
 Checkpointing parse_checkpointing(const std::string& text);
 
+/// --lora: peft's LoraConfig.
+struct Lora {
+  std::int64_t r = 8;
+  double alpha = 8;  ///< lora_alpha
+  double dropout = 0;
+  std::optional<DType> dtype;        ///< of the adapters; none: float32 beside 16-bit weights (autocast_adapter_dtype)
+  std::vector<std::string> targets;  ///< target_modules; "all-linear"
+  std::string text() const;
+};
+/// "r=8,alpha=16,dropout=0.1,dtype=bf16,targets=q_proj+v_proj"; throws Error.
+Lora parse_lora(const std::string& text);
+
 struct RunOptions {
   Mode mode = Mode::train;
   Precision precision = Precision::fp32;
@@ -78,6 +90,7 @@ struct RunOptions {
   bool keep_output = true;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Checkpointing checkpointing;
+  std::optional<Lora> lora;
   SavedTensors saved_tensors = SavedTensors::kept;
 };
 

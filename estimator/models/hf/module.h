@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "models/hf/python.h"
+#include "nn/adapter.h"
 #include "nn/module.h"
 
 namespace memest::hf {
@@ -62,23 +63,23 @@ class Layers {
 
 // ---- torch.nn ----------------------------------------------------------------------------------------------------------
 
-class Linear final : public Module<Linear> {
+class Linear final : public Module<Linear>, public nn::Adaptable {
  public:
   Linear(I in, I out, bool bias = true) : Module("Linear") {
     new_parameter("weight", {out, in});
     new_parameter("bias", {out}, bias);
   }
-  X forward(const X& input) { return ops::linear(input, parameter(0), parameter(1)); }
+  X forward(const X& input) { return adapted(input, ops::linear(input, parameter(0), parameter(1))); }
   T weight() const { return parameter(0); }
   T bias() const { return parameter(1); }
 };
 
-class Embedding final : public Module<Embedding> {
+class Embedding final : public Module<Embedding>, public nn::InputEmbedding {
  public:
   Embedding(I count, I width, std::optional<I> padding_idx = {}) : Module("Embedding"), padding_idx_(padding_idx.value_or(-1)) {
     new_parameter("weight", {count, width});
   }
-  X forward(const X& indices) { return ops::embedding(parameter(0), indices, padding_idx_, false, false); }
+  X forward(const X& indices) { return hooked(ops::embedding(parameter(0), indices, padding_idx_, false, false)); }
   T weight() const { return parameter(0); }
 
  private:

@@ -1,4 +1,5 @@
 // torch.nn: Linear, Bilinear, Identity, Flatten, Unflatten, Dropout (torch/nn/modules/{linear,flatten,dropout}.py).
+#include "nn/adapter.h"
 #include "nn/layer.h"
 #include "ops/ops.h"
 
@@ -6,13 +7,13 @@ namespace memest::nn {
 namespace {
 using I = std::int64_t;
 
-class Linear final : public UnaryModule {
+class Linear final : public UnaryModule, public Adaptable {
  public:
   Linear(I in_features, I out_features, bool bias) : UnaryModule("Linear") {
     new_parameter("weight", {out_features, in_features});
     new_parameter("bias", {out_features}, bias);
   }
-  Tensor forward(T input) override { return ops::linear(input, parameter(0), parameter(1)); }
+  Tensor forward(T input) override { return adapted(input, ops::linear(input, parameter(0), parameter(1))); }
 };
 const Layer linear{"Linear(int in_features, int out_features, bool bias=True)", [](I in_features, I out_features, bool bias) -> ModulePtr {
                      return std::make_shared<Linear>(in_features, out_features, bias);
