@@ -275,12 +275,12 @@ class StandardLayer final : public DecoderLayer {
   std::vector<UnaryPtr> norms_;
 };
 
-class PlainEmbedding final : public Unary {
+class PlainEmbedding final : public Unary, public nn::InputEmbedding {
  public:
   PlainEmbedding(I count, I width) : Unary("Embedding") { new_parameter("weight", {count, width}); }
 
  protected:
-  X forward(X indices) override { return ops::embedding(parameter(0), indices, -1, false, false); }
+  X forward(X indices) override { return hooked(ops::embedding(parameter(0), indices, -1, false, false)); }
 };
 
 }  // namespace

@@ -5,7 +5,7 @@ namespace memest::hf {
 namespace {
 
 /// super().forward(input_ids) * self.embed_scale.to(self.weight.dtype)
-class ScaledWordEmbedding final : public Unary {
+class ScaledWordEmbedding final : public Unary, public nn::InputEmbedding {
  public:
   ScaledWordEmbedding(std::string type, I count, I width) : Unary(std::move(type)) {
     new_parameter("weight", {count, width});
@@ -15,7 +15,7 @@ class ScaledWordEmbedding final : public Unary {
  protected:
   X forward(X input_ids) override {
     X embedded = ops::embedding(parameter(0), input_ids, -1, false, false);
-    return std::move(embedded).mul(X(buffer(0)).to(parameter(0).dtype()));
+    return hooked(std::move(embedded).mul(X(buffer(0)).to(parameter(0).dtype())));
   }
 };
 
