@@ -15,6 +15,8 @@ When a value dies is watched, not guessed: the tensors' own objects die where ea
 outlives its last use is put under "keep", or shares its name with the value at whose assignment it dies, or is rebound to none().
 The model is traced with several batch sizes, image sizes, numbers of classes and element types and in both modes, and constants that follow them become "$batch", "$image//16",
 "$classes", "$training" and the dtype of a tensor.
+A forward that takes another way in evaluation mode becomes a graph with "evaluation"; one that does so at another image size makes the spec one for that size.
+Not seen: autocast contexts that a forward opens itself, and tensors that it makes at its first call and keeps (they are buffers, or made at each call in evaluation mode).
 """
 import argparse
 import contextlib
