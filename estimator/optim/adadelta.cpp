@@ -1,21 +1,19 @@
 // torch/optim/adadelta.py of 2.15.
-#include "optim/optimizer.h"
+#include "optim/two_forms.h"
 
 namespace memest::optim {
 namespace {
 
-struct Options {
-  double weight_decay;
-  bool maximize, capturable;
-  Form form;
+struct Options : FormOptions {
+  bool capturable;
 };
 struct State {
   Tensor step, square_avg, acc_delta;
 };
 
-class Adadelta final : public StatefulOptimizer<State> {
+class Adadelta final : public TwoFormOptimizer<State> {
  public:
-  Adadelta(ParameterGroups groups, Options o) : StatefulOptimizer(std::move(groups)), o_(o) {}
+  Adadelta(ParameterGroups groups, Options o) : TwoFormOptimizer(std::move(groups), o), o_(o) {}
 
  private:
   void init(T p, State& s) override {
@@ -25,36 +23,21 @@ class Adadelta final : public StatefulOptimizer<State> {
     s.acc_delta = new_state(p);
   }
 
-  void step(const ParameterGroup& g) override {
-    std::vector<State*> states;
-    const List params = init_group(g, states);
-    const double decay = g.decays ? o_.weight_decay : 0;
-    if (params.empty()) return;
-    if (o_.form == Form::for_loop)
-      single(params, states, decay);
-    else
-      multi(params, states, decay);
-  }
-
-  void single(const List& params, const std::vector<State*>& states, double decay) {
+  void single(const List& params, const std::vector<State*>& states, double decay) override {
     Tensor grad, std, delta;
     for (std::size_t i = 0; i < params.size(); ++i) {
       T param = params[i];
-      grad = param->grad;
-      if (o_.maximize) grad = fresh("aten::neg", grad);
-      if (decay != 0) grad = fresh("aten::add", grad, param);
+      bind_gradient(grad, param, decay);
       std = fresh("aten::add", states[i]->square_avg);
       delta = fresh("aten::add", states[i]->acc_delta);
     }
   }
 
-  void multi(const List& params, const std::vector<State*>& states, double decay) {
+  void multi(const List& params, const std::vector<State*>& states, double decay) override {
     List device_grads, std, deltas;
     for (auto& group : by_dtype(params)) {
       const List device_params = picked(params, group);
-      device_grads = gradients_of(device_params);
-      if (o_.maximize) device_grads = foreach ("aten::_foreach_neg", device_grads);
-      if (decay != 0 && !o_.maximize) device_grads = foreach ("aten::_foreach_add", device_grads, device_params);
+      bind_gradients(device_grads, device_params, decay);
       std = foreach ("aten::_foreach_add", list(states, group, &State::square_avg));
       deltas = foreach ("aten::_foreach_add", list(states, group, &State::acc_delta));
     }
@@ -73,7 +56,7 @@ const OptimizerKind adadelta{
       check_argument(rho >= 0 && rho <= 1, "rho value", rho);
       check_argument(eps >= 0, "epsilon value", eps);
       check_argument(weight_decay >= 0, "weight_decay value", weight_decay);
-      const Options o{weight_decay, maximize, capturable, form_of(foreach, std::nullopt, differentiable)};
+      const Options o{{weight_decay, maximize, form_of(foreach, std::nullopt, differentiable)}, capturable};
       return [o](ParameterGroups groups) { return std::make_unique<Adadelta>(std::move(groups), o); };
     }};
 

@@ -1,21 +1,19 @@
 // torch/optim/adamax.py of 2.15.
-#include "optim/optimizer.h"
+#include "optim/two_forms.h"
 
 namespace memest::optim {
 namespace {
 
-struct Options {
-  double weight_decay;
-  bool maximize, capturable;
-  Form form;
+struct Options : FormOptions {
+  bool capturable;
 };
 struct State {
   Tensor step, exp_avg, exp_inf;
 };
 
-class Adamax final : public StatefulOptimizer<State> {
+class Adamax final : public TwoFormOptimizer<State> {
  public:
-  Adamax(ParameterGroups groups, Options o) : StatefulOptimizer(std::move(groups)), o_(o) {}
+  Adamax(ParameterGroups groups, Options o) : TwoFormOptimizer(std::move(groups), o), o_(o) {}
 
  private:
   void init(T p, State& s) override {
@@ -25,25 +23,12 @@ class Adamax final : public StatefulOptimizer<State> {
     s.exp_inf = new_state(p);
   }
 
-  void step(const ParameterGroup& g) override {
-    std::vector<State*> states;
-    const List params = init_group(g, states);
-    const double decay = g.decays ? o_.weight_decay : 0;
-    if (params.empty()) return;
-    if (o_.form == Form::for_loop)
-      single(params, states, decay);
-    else
-      multi(params, states, decay);
-  }
-
-  void single(const List& params, const std::vector<State*>& states, double decay) {
+  void single(const List& params, const std::vector<State*>& states, double decay) override {
     Tensor grad, neg_bias_correction, denom;
     for (std::size_t i = 0; i < params.size(); ++i) {
       T param = params[i];
       const State& s = *states[i];
-      grad = param->grad;
-      if (o_.maximize) grad = fresh("aten::neg", grad);
-      if (decay != 0) grad = fresh("aten::add", grad, param);
+      bind_gradient(grad, param, decay);
       fresh("aten::abs", grad);  // an argument of torch.maximum(out=exp_inf)
       if (!o_.capturable) continue;
       neg_bias_correction = fresh("aten::sub", fresh("aten::pow", s.step));
@@ -51,13 +36,11 @@ class Adamax final : public StatefulOptimizer<State> {
     }
   }
 
-  void multi(const List& params, const std::vector<State*>& states, double decay) {
+  void multi(const List& params, const std::vector<State*>& states, double decay) override {
     List grouped_grads, bias_corrections, denom;
     for (auto& group : by_dtype(params)) {
       const List grouped_params = picked(params, group);
-      grouped_grads = gradients_of(grouped_params);
-      if (o_.maximize) grouped_grads = foreach ("aten::_foreach_neg", grouped_grads);
-      if (decay != 0 && !o_.maximize) grouped_grads = foreach ("aten::_foreach_add", grouped_grads, grouped_params);
+      bind_gradients(grouped_grads, grouped_params, decay);
       if (!o_.maximize && decay == 0) grouped_grads = foreach ("aten::_foreach_abs", grouped_grads);
       if (!o_.capturable) continue;
       bias_corrections = foreach ("aten::_foreach_pow", list(states, group, &State::step));
@@ -79,7 +62,7 @@ const OptimizerKind adamax{
       check_argument(eps >= 0, "epsilon value", eps);
       check_betas(betas);
       check_argument(weight_decay >= 0, "weight_decay value", weight_decay);
-      const Options o{weight_decay, maximize, capturable, form_of(foreach, std::nullopt, differentiable)};
+      const Options o{{weight_decay, maximize, form_of(foreach, std::nullopt, differentiable)}, capturable};
       return [o](ParameterGroups groups) { return std::make_unique<Adamax>(std::move(groups), o); };
     }};
 

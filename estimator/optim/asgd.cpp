@@ -1,22 +1,21 @@
 // torch/optim/asgd.py of 2.15. Its counters are always on the device.
-#include "optim/optimizer.h"
+#include "optim/two_forms.h"
 
 namespace memest::optim {
 namespace {
 
-struct Options {
-  double t0, weight_decay;
-  bool maximize, capturable;
-  Form form;
+struct Options : FormOptions {
+  double t0;
+  bool capturable;
 };
 struct State {
   Tensor step, eta, mu, ax;
   int steps = 0;
 };
 
-class ASGD final : public StatefulOptimizer<State> {
+class ASGD final : public TwoFormOptimizer<State> {
  public:
-  ASGD(ParameterGroups groups, Options o) : StatefulOptimizer(std::move(groups)), o_(o) {}
+  ASGD(ParameterGroups groups, Options o) : TwoFormOptimizer(std::move(groups), o), o_(o) {}
 
  private:
   void init(T p, State& s) override {
@@ -31,29 +30,19 @@ class ASGD final : public StatefulOptimizer<State> {
     s.ax = new_state(p);
   }
 
-  void step(const ParameterGroup& g) override {
-    std::vector<State*> states;
-    const List params = init_group(g, states);
-    const double decay = g.decays ? o_.weight_decay : 0;
-    if (params.empty()) return;
+  static void count_steps(const std::vector<State*>& states) {
     for (auto* s : states) ++s->steps;
-    if (o_.form == Form::for_loop)
-      single(params, states, decay);
-    else
-      multi(params, states, decay);
   }
-
   /// lr / ((1 + lambd * lr * step) ** alpha) of a step on the device.
   static Tensor new_eta(T step) { return number_over(fresh("aten::pow", fresh("aten::add", fresh("aten::mul", step)))); }
 
-  void single(const List& params, const std::vector<State*>& states, double decay) {
+  void single(const List& params, const std::vector<State*>& states, double decay) override {
+    count_steps(states);
     Tensor grad;
     for (std::size_t i = 0; i < params.size(); ++i) {
       T param = params[i];
       const State& s = *states[i];
-      grad = param->grad;
-      if (o_.maximize) grad = fresh("aten::neg", grad);
-      if (decay != 0) grad = fresh("aten::add", grad, param);
+      bind_gradient(grad, param, decay);
       if (o_.capturable) fresh("aten::rsub", fresh("aten::mul", s.eta));
       if (o_.capturable || s.steps - 1 > o_.t0 + 1) fresh("aten::sub", param, s.ax);  // mu != 1 once step - t0 is above 1
       if (!o_.capturable) continue;
@@ -64,7 +53,8 @@ class ASGD final : public StatefulOptimizer<State> {
     }
   }
 
-  void multi(const List& params, const std::vector<State*>& states, double decay) {
+  void multi(const List& params, const std::vector<State*>& states, double decay) override {
+    count_steps(states);
     List grouped_grads, new_etas, new_mus;
     for (auto& group : by_dtype(params)) {
       const List grouped_params = picked(params, group);
@@ -103,7 +93,7 @@ const OptimizerKind asgd{
       check_argument(lambd >= 0, "lambd value", lambd);
       check_argument(alpha >= 0, "alpha value", alpha);
       check_argument(weight_decay >= 0, "weight_decay value", weight_decay);
-      const Options o{t0, weight_decay, maximize, capturable, form_of(foreach, std::nullopt, differentiable)};
+      const Options o{{weight_decay, maximize, form_of(foreach, std::nullopt, differentiable)}, t0, capturable};
       return [o](ParameterGroups groups) { return std::make_unique<ASGD>(std::move(groups), o); };
     }};
 

@@ -1,21 +1,19 @@
 // torch/optim/nadam.py of 2.15.
-#include "optim/optimizer.h"
+#include "optim/two_forms.h"
 
 namespace memest::optim {
 namespace {
 
-struct Options {
-  double weight_decay;
-  bool decoupled, maximize, capturable;
-  Form form;
+struct Options : FormOptions {
+  bool capturable;
 };
 struct State {
   Tensor step, mu_product, exp_avg, exp_avg_sq;
 };
 
-class NAdam final : public StatefulOptimizer<State> {
+class NAdam final : public TwoFormOptimizer<State> {
  public:
-  NAdam(ParameterGroups groups, Options o) : StatefulOptimizer(std::move(groups)), o_(o) {}
+  NAdam(ParameterGroups groups, Options o) : TwoFormOptimizer(std::move(groups), o), o_(o) {}
 
  private:
   void init(T p, State& s) override {
@@ -26,18 +24,7 @@ class NAdam final : public StatefulOptimizer<State> {
     s.exp_avg_sq = new_state(p);
   }
 
-  void step(const ParameterGroup& g) override {
-    std::vector<State*> states;
-    const List params = init_group(g, states);
-    const double decay = g.decays && !o_.decoupled ? o_.weight_decay : 0;
-    if (params.empty()) return;
-    if (o_.form == Form::for_loop)
-      single(params, states, decay);
-    else
-      multi(params, states, decay);
-  }
-
-  void single(const List& params, const std::vector<State*>& states, double decay) {
+  void single(const List& params, const std::vector<State*>& states, double decay) override {
     Tensor grad, exp_avg, bias_correction2, mu, mu_next, denom, mu_product_next;
     for (std::size_t i = 0; i < params.size(); ++i) {
       T param = params[i];
@@ -67,13 +54,11 @@ class NAdam final : public StatefulOptimizer<State> {
     }
   }
 
-  void multi(const List& params, const std::vector<State*>& states, double decay) {
+  void multi(const List& params, const std::vector<State*>& states, double decay) override {
     List grouped_grads, exp_avg_sq_sqrt, mus, mu_nexts, numerator;
     for (auto& group : by_dtype(params)) {
       const List grouped_params = picked(params, group);
-      grouped_grads = gradients_of(grouped_params);
-      if (o_.maximize) grouped_grads = foreach ("aten::_foreach_neg", grouped_grads);
-      if (decay != 0 && !o_.maximize) grouped_grads = foreach ("aten::_foreach_add", grouped_grads, grouped_params);
+      bind_gradients(grouped_grads, grouped_params, decay);
       exp_avg_sq_sqrt = foreach ("aten::_foreach_sqrt", list(states, group, &State::exp_avg_sq));
       if (!o_.capturable) continue;
       const List steps = list(states, group, &State::step), mu_products = list(states, group, &State::mu_product);
@@ -106,7 +91,7 @@ const OptimizerKind nadam{
       check_betas(betas);
       check_argument(weight_decay >= 0, "weight_decay value", weight_decay);
       check_argument(momentum_decay >= 0, "momentum_decay value", momentum_decay);
-      const Options o{weight_decay, decoupled, maximize, capturable, form_of(foreach, std::nullopt, differentiable)};
+      const Options o{{decoupled ? 0 : weight_decay, maximize, form_of(foreach, std::nullopt, differentiable)}, capturable};
       return [o](ParameterGroups groups) { return std::make_unique<NAdam>(std::move(groups), o); };
     }};
 

@@ -1,24 +1,23 @@
 // torch/optim/radam.py of 2.15.
 #include <cmath>
 
-#include "optim/optimizer.h"
+#include "optim/two_forms.h"
 
 namespace memest::optim {
 namespace {
 
-struct Options {
-  double beta2, weight_decay;
-  bool decoupled, maximize, capturable;
-  Form form;
+struct Options : FormOptions {
+  double beta2;
+  bool capturable;
 };
 struct State {
   Tensor step, exp_avg, exp_avg_sq;
   int steps = 0;
 };
 
-class RAdam final : public StatefulOptimizer<State> {
+class RAdam final : public TwoFormOptimizer<State> {
  public:
-  RAdam(ParameterGroups groups, Options o) : StatefulOptimizer(std::move(groups)), o_(o) {}
+  RAdam(ParameterGroups groups, Options o) : TwoFormOptimizer(std::move(groups), o), o_(o) {}
 
  private:
   void init(T p, State& s) override {
@@ -28,24 +27,13 @@ class RAdam final : public StatefulOptimizer<State> {
     s.exp_avg_sq = new_state(p);
   }
 
-  void step(const ParameterGroup& g) override {
-    std::vector<State*> states;
-    const List params = init_group(g, states);
-    const double decay = g.decays && !o_.decoupled ? o_.weight_decay : 0;
-    if (params.empty()) return;
-    if (o_.form == Form::for_loop)
-      single(params, states, decay);
-    else
-      multi(params, states, decay);
-  }
-
   /// The length of the approximated moving average is above 5: the step is rectified.
   bool rectified(int step) const {
     const double rho_inf = 2 / (1 - o_.beta2) - 1, power = std::pow(o_.beta2, step);
     return rho_inf - 2 * step * power / (1 - power) > 5;
   }
 
-  void single(const List& params, const std::vector<State*>& states, double decay) {
+  void single(const List& params, const std::vector<State*>& states, double decay) override {
     Tensor grad, bias_correction1, bias_correction2, bias_corrected_exp_avg, rho_t, update;
     for (std::size_t i = 0; i < params.size(); ++i) {
       T param = params[i];
@@ -84,7 +72,7 @@ class RAdam final : public StatefulOptimizer<State> {
     }
   }
 
-  void multi(const List& params, const std::vector<State*>& states, double decay) {
+  void multi(const List& params, const std::vector<State*>& states, double decay) override {
     List bias_correction1, bias_correction2, unrect_step_size, buffer;
     for (auto& group : by_dtype(params)) {
       const List grouped_params = picked(params, group);
@@ -137,7 +125,7 @@ const OptimizerKind radam{
       check_argument(eps >= 0, "epsilon value", eps);
       check_betas(betas);
       check_argument(weight_decay >= 0, "weight_decay value", weight_decay);
-      const Options o{betas[1], weight_decay, decoupled, maximize, capturable, form_of(foreach, std::nullopt, differentiable)};
+      const Options o{{decoupled ? 0 : weight_decay, maximize, form_of(foreach, std::nullopt, differentiable)}, betas[1], capturable};
       return [o](ParameterGroups groups) { return std::make_unique<RAdam>(std::move(groups), o); };
     }};
 

@@ -1,21 +1,20 @@
 // torch/optim/rmsprop.py of 2.15.
-#include "optim/optimizer.h"
+#include "optim/two_forms.h"
 
 namespace memest::optim {
 namespace {
 
-struct Options {
-  double weight_decay, momentum;
-  bool centered, maximize, capturable;
-  Form form;
+struct Options : FormOptions {
+  double momentum;
+  bool centered, capturable;
 };
 struct State {
   Tensor step, square_avg, momentum_buffer, grad_avg;
 };
 
-class RMSprop final : public StatefulOptimizer<State> {
+class RMSprop final : public TwoFormOptimizer<State> {
  public:
-  RMSprop(ParameterGroups groups, Options o) : StatefulOptimizer(std::move(groups)), o_(o) {}
+  RMSprop(ParameterGroups groups, Options o) : TwoFormOptimizer(std::move(groups), o), o_(o) {}
 
  private:
   void init(T p, State& s) override {
@@ -26,36 +25,21 @@ class RMSprop final : public StatefulOptimizer<State> {
     if (o_.centered) s.grad_avg = new_state(p);
   }
 
-  void step(const ParameterGroup& g) override {
-    std::vector<State*> states;
-    const List params = init_group(g, states);
-    const double decay = g.decays ? o_.weight_decay : 0;
-    if (params.empty()) return;
-    if (o_.form == Form::for_loop)
-      single(params, states, decay);
-    else
-      multi(params, states, decay);
-  }
-
-  void single(const List& params, const std::vector<State*>& states, double decay) {
+  void single(const List& params, const std::vector<State*>& states, double decay) override {
     Tensor grad, avg;
     for (std::size_t i = 0; i < params.size(); ++i) {
       T param = params[i];
       const State& s = *states[i];
-      grad = param->grad;
-      if (o_.maximize) grad = fresh("aten::neg", grad);
-      if (decay != 0) grad = fresh("aten::add", grad, param);
+      bind_gradient(grad, param, decay);
       avg = o_.centered ? fresh("aten::addcmul", s.square_avg, s.grad_avg) : fresh("aten::sqrt", s.square_avg);
     }
   }
 
-  void multi(const List& params, const std::vector<State*>& states, double decay) {
+  void multi(const List& params, const std::vector<State*>& states, double decay) override {
     List grouped_grads, avg;
     for (auto& group : by_dtype(params)) {
       const List grouped_params = picked(params, group);
-      grouped_grads = gradients_of(grouped_params);
-      if (o_.maximize) grouped_grads = foreach ("aten::_foreach_neg", grouped_grads);
-      if (decay != 0 && !o_.maximize) grouped_grads = foreach ("aten::_foreach_add", grouped_grads, grouped_params);
+      bind_gradients(grouped_grads, grouped_params, decay);
       avg = foreach (o_.centered ? "aten::_foreach_addcmul" : "aten::_foreach_sqrt", list(states, group, &State::square_avg));
     }
   }
@@ -74,7 +58,7 @@ const OptimizerKind rmsprop{
       check_argument(momentum >= 0, "momentum value", momentum);
       check_argument(weight_decay >= 0, "weight_decay value", weight_decay);
       check_argument(alpha >= 0, "alpha value", alpha);
-      const Options o{weight_decay, momentum, centered, maximize, capturable, form_of(foreach, std::nullopt, differentiable)};
+      const Options o{{weight_decay, maximize, form_of(foreach, std::nullopt, differentiable)}, momentum, centered, capturable};
       return [o](ParameterGroups groups) { return std::make_unique<RMSprop>(std::move(groups), o); };
     }};
 
