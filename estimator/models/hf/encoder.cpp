@@ -1,0 +1,503 @@
+#include "models/hf/encoder.h"
+
+#include "models/hf/loss.h"
+
+namespace memest::hf {
+
+EncoderConfig::EncoderConfig(const Config& f, const Options& o) : file(f), options(o) {
+  vocab = f.size("vocab_size");
+  hidden = f.size("hidden_size");
+  embedding = f.has("embedding_size") ? f.size("embedding_size") : hidden;
+  intermediate = f.size("intermediate_size");
+  layers = layer_count(f);
+  heads = f.size("num_attention_heads");
+  positions = f.size("max_position_embeddings");
+  types = f.has("type_vocab_size") ? f.size("type_vocab_size") : 0;
+  if (hidden % heads != 0)
+    throw f.error("num_attention_heads",
+                  "expected a divisor of the hidden_size " + std::to_string(hidden) + ", found " + std::to_string(heads));
+  head_dim = hidden / heads;
+  pad_token = f.integer_if("pad_token_id");
+  act = f.text_or("hidden_act", "gelu");
+  hidden_dropout = f.number_or("hidden_dropout_prob", 0.1);
+  attention_dropout = f.number_or("attention_probs_dropout_prob", 0.1);
+  classifier_dropout = f.number_or("classifier_dropout", hidden_dropout);
+  is_decoder = f.boolean_or("is_decoder", false);
+  tie = f.boolean_or("tie_word_embeddings", true);
+}
+
+Pair bert_eager_attention_forward(const X& query, const X& key, const X& value, const AttentionCall& call) {
+  X attn_weights = query.matmul(key.transpose(2, 3)).mul(1.0);
+  if (call.mask) attn_weights = attn_weights.add(call.mask);
+  attn_weights = attn_weights.softmax(-1);
+  attn_weights = ops::dropout(attn_weights, call.dropout, call.training);
+  X attn_output = attn_weights.matmul(value);
+  attn_output = attn_output.transpose(1, 2).contiguous();
+  return {attn_output, attn_weights};
+}
+Pair bert_attention_interface(const Options& options, X query, X key, X value, AttentionCall call) {
+  if (options.attention == Attention::eager) return bert_eager_attention_forward(query, key, value, call);
+  return sdpa_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
+}
+
+namespace {
+
+class SelfAttention final : public Mixer {
+ public:
+  SelfAttention(const EncoderConfig& c, I layer, std::string type)
+      : Mixer(std::move(type)),
+        options_(c.options),
+        layer_(layer),
+        head_dim_(c.head_dim),
+        dropout_(c.attention_dropout),
+        causal_(c.is_decoder) {
+    query_ = &child<Linear>("query", c.hidden, c.hidden);
+    key_ = &child<Linear>("key", c.hidden, c.hidden);
+    value_ = &child<Linear>("value", c.hidden, c.hidden);
+    child<Dropout>("dropout", c.attention_dropout);
+  }
+
+ protected:
+  Pair forward(X hidden_states, const LayerCall& call) override {
+    const Dims input_shape = hidden_states.sizes().slice(0, hidden_states.dim() - 1);
+    const Dims hidden_shape = input_shape + Dims{-1, head_dim_};
+    X query_layer = (*query_)(hidden_states).view(hidden_shape).transpose(1, 2);
+    X key_layer = (*key_)(hidden_states).view(hidden_shape).transpose(1, 2);
+    X value_layer = (*value_)(hidden_states).view(hidden_shape).transpose(1, 2);
+    if (call.cache) std::tie(key_layer, value_layer) = call.cache->update(key_layer, value_layer, layer_);
+    auto [attn_output, attn_weights] =
+        bert_attention_interface(options_, query_layer, key_layer, value_layer,
+                                 {.mask = call.mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_});
+    attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
+    return {attn_output, attn_weights};
+  }
+
+ private:
+  const Options options_;
+  I layer_, head_dim_;
+  double dropout_;
+  bool causal_;
+  Linear *query_, *key_, *value_;
+};
+
+class ResidualOutput final : public Joint {
+ public:
+  ResidualOutput(std::string type, const EncoderConfig& c, I in)
+      : Joint(std::move(type)),
+        dense(child<Linear>("dense", in, c.hidden)),
+        norm(child<LayerNorm>("LayerNorm", c.hidden)),
+        dropout(child<Dropout>("dropout", c.hidden_dropout)) {}
+
+ protected:
+  X forward(X hidden_states, X input_tensor) override {
+    hidden_states = dense(hidden_states);
+    hidden_states = dropout(hidden_states);
+    hidden_states = norm(hidden_states.add(input_tensor));
+    return hidden_states;
+  }
+
+ private:
+  Linear& dense;
+  LayerNorm& norm;
+  Dropout& dropout;
+};
+
+class Intermediate final : public Unary {
+ public:
+  Intermediate(std::string type, const EncoderConfig& c)
+      : Unary(std::move(type)),
+        dense(child<Linear>("dense", c.hidden, c.intermediate)),
+        intermediate_act_fn(child<Activation>("intermediate_act_fn", c.act)) {}
+
+ protected:
+  X forward(X hidden_states) override {
+    hidden_states = dense(hidden_states);
+    hidden_states = intermediate_act_fn(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  Linear& dense;
+  Activation& intermediate_act_fn;
+};
+
+class Pooler final : public Unary {
+ public:
+  Pooler(std::string type, const EncoderConfig& c)
+      : Unary(std::move(type)), dense(child<Linear>("dense", c.hidden, c.hidden)), activation(child<Activation>("activation", "tanh")) {}
+
+ protected:
+  X forward(X hidden_states) override {
+    X first_token_tensor = hidden_states.whole_slices(1).select(1, 0);
+    X pooled_output = dense(first_token_tensor);
+    pooled_output = activation(pooled_output);
+    return pooled_output;
+  }
+
+ private:
+  Linear& dense;
+  Activation& activation;
+};
+
+/// BertAttention.
+class AttentionBlock final : public Mixer {
+ public:
+  AttentionBlock(const EncoderConfig& c, I layer, const std::string& prefix) : Mixer(prefix + "Attention") {
+    self_ = register_module("self", make_self_attention(c, layer, prefix));
+    output_ = register_module("output", make_residual_output(prefix + "SelfOutput", c, c.hidden));
+  }
+
+ protected:
+  Pair forward(X hidden_states, const LayerCall& call) override {
+    auto [attention_output, attn_weights] = (*self_)(hidden_states, call);
+    attention_output = (*output_)(attention_output, hidden_states);
+    return {attention_output, attn_weights};
+  }
+
+ private:
+  MixerPtr self_;
+  JointPtr output_;
+};
+
+class EncoderLayer final : public DecoderLayer {
+ public:
+  EncoderLayer(const EncoderConfig& c, I layer, const std::string& prefix) : DecoderLayer(prefix + "Layer", c.options) {
+    attention_ = register_module("attention", std::make_shared<AttentionBlock>(c, layer, prefix));
+    if (c.file.boolean_or("add_cross_attention", false)) throw c.file.error("add_cross_attention", "memest does not build cross-attention");
+    intermediate_ = register_module("intermediate", make_intermediate(prefix + "Intermediate", c));
+    output_ = register_module("output", make_residual_output(prefix + "Output", c, c.intermediate));
+  }
+
+ protected:
+  X forward(X hidden_states, const LayerCall& call) override {
+    auto [self_attention_output, weights] = (*attention_)(hidden_states, call);
+    X intermediate_output = (*intermediate_)(self_attention_output);
+    X layer_output = (*output_)(intermediate_output, self_attention_output);
+    return layer_output;
+  }
+
+ private:
+  MixerPtr attention_;
+  UnaryPtr intermediate_;
+  JointPtr output_;
+};
+
+class WordEmbeddings final : public Unary {
+ public:
+  WordEmbeddings(std::string type, const EncoderConfig& c, Embeddings kind) : Unary(std::move(type)), kind_(kind) {
+    new_buffer("position_ids", {1, c.positions}, DType::int64);
+    new_buffer("token_type_ids", {1, c.positions}, DType::int64);
+    word_embeddings = &child<Embedding>("word_embeddings", c.vocab, c.embedding, c.pad_token);
+    if (kind == Embeddings::bert) position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding);
+    token_type_embeddings = &child<Embedding>("token_type_embeddings", c.types, c.embedding);
+    norm = &child<LayerNorm>("LayerNorm", c.embedding);
+    dropout = &child<Dropout>("dropout", c.hidden_dropout);
+    if (kind == Embeddings::roberta) position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding, c.pad_token);
+  }
+
+ protected:
+  X forward(X input_ids) override {
+    const I batch_size = input_ids.size(0), seq_length = input_ids.size(1);
+    X position_ids = kind_ == Embeddings::bert ? X(buffer(0)).whole_slices(1).slice(1, 0, seq_length) : position_ids_of(input_ids);
+    X buffered_token_type_ids = X(buffer(1)).expand({position_ids.size(0), -1});
+    buffered_token_type_ids = aten("gather", {Tensor(buffered_token_type_ids), I{1}, Tensor(position_ids)});
+    X token_type_ids = buffered_token_type_ids.expand({batch_size, seq_length});
+    X inputs_embeds = (*word_embeddings)(input_ids);
+    X types = (*token_type_embeddings)(token_type_ids);
+    X embeddings = inputs_embeds.add(types);
+    X positions = (*position_embeddings)(position_ids);
+    embeddings = embeddings.add(positions);
+    embeddings = (*norm)(embeddings);
+    embeddings = (*dropout)(embeddings);
+    return embeddings;
+  }
+
+ private:
+  /// create_position_ids_from_input_ids: padding_idx + the number of tokens so far that are no padding.
+  static X position_ids_of(const X& input_ids) {
+    X mask = aten("ne", {Tensor(input_ids), I{1}}).to(DType::int32);
+    X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32).add(0).mul(mask);
+    return incremental_indices.to(DType::int64).add(1);
+  }
+
+  Embeddings kind_;
+  Embedding *word_embeddings, *position_embeddings = nullptr, *token_type_embeddings;
+  LayerNorm* norm;
+  Dropout* dropout;
+};
+
+class HeadTransform final : public Unary {
+ public:
+  HeadTransform(std::string type, const EncoderConfig& c)
+      : Unary(std::move(type)),
+        dense(child<Linear>("dense", c.hidden, c.hidden)),
+        transform_act_fn(child<Activation>("transform_act_fn", c.act)),
+        norm(child<LayerNorm>("LayerNorm", c.hidden)) {}
+
+ protected:
+  X forward(X hidden_states) override {
+    hidden_states = dense(hidden_states);
+    hidden_states = transform_act_fn(hidden_states);
+    hidden_states = norm(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  Linear& dense;
+  Activation& transform_act_fn;
+  LayerNorm& norm;
+};
+
+class LMPredictionHead final : public Unary {
+ public:
+  LMPredictionHead(const EncoderConfig& c, const std::string& prefix) : Unary(prefix + "LMPredictionHead") {
+    new_parameter("bias", {c.vocab});
+    transform = &child<HeadTransform>("transform", prefix + "PredictionHeadTransform", c);
+    decoder = &child<Linear>("decoder", c.hidden, c.vocab);
+  }
+
+ protected:
+  X forward(X hidden_states) override {
+    hidden_states = (*transform)(hidden_states);
+    hidden_states = (*decoder)(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  HeadTransform* transform;
+  Linear* decoder;
+};
+
+class OnlyMLMHead final : public Unary {
+ public:
+  OnlyMLMHead(const EncoderConfig& c, const std::string& prefix)
+      : Unary(prefix + "OnlyMLMHead"), predictions(child<LMPredictionHead>("predictions", c, prefix)) {}
+
+ protected:
+  X forward(X sequence_output) override {
+    X prediction_scores = predictions(sequence_output);
+    return prediction_scores;
+  }
+
+ private:
+  LMPredictionHead& predictions;
+};
+
+class RobertaLMHead final : public Unary {
+ public:
+  RobertaLMHead(const EncoderConfig& c, const std::string& prefix) : Unary(prefix + "LMHead") {
+    new_parameter("bias", {c.vocab});
+    dense = &child<Linear>("dense", c.hidden, c.hidden);
+    layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
+    decoder = &child<Linear>("decoder", c.hidden, c.vocab);
+  }
+
+ protected:
+  X forward(X features) override {
+    X x = (*dense)(features);
+    x = X(ops::gelu(x, "none"));
+    x = (*layer_norm)(x);
+    x = (*decoder)(x);
+    return x;
+  }
+
+ private:
+  Linear *dense, *decoder;
+  LayerNorm* layer_norm;
+};
+
+struct Shared {
+  EncoderConfig c;
+  EncoderForm form;
+};
+using SharedPtr = std::shared_ptr<const Shared>;
+
+class EncoderStack final : public Base {
+ public:
+  explicit EncoderStack(const Shared& s)
+      : Base(s.form.prefix + "Encoder"), layers_(*this, "layer", s.c.layers, [&](I i) {
+          return s.form.layer ? s.form.layer(s.c, i) : make_encoder_layer(s.c, i, s.form.prefix);
+        }) {}
+  X operator()(X hidden_states, const LayerCall& call) {
+    Entered scope(*this);
+    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, call);
+    return hidden_states;
+  }
+
+ private:
+  Layers<DecoderLayer> layers_;
+};
+
+class EncoderModel final : public Base {
+ public:
+  struct Output {
+    X last_hidden_state, pooler_output;
+    CachePtr cache;
+  };
+  EncoderModel(SharedPtr s, bool pools) : Base(s->form.prefix + "Model"), s_(s) {
+    embeddings_ = register_module("embeddings", s->form.embeddings(s->c));
+    if (s->form.project && s->c.embedding != s->c.hidden) project_ = &child<Linear>("embeddings_project", s->c.embedding, s->c.hidden);
+    encoder_ = register_module("encoder", std::make_shared<EncoderStack>(*s));
+    if (!s->form.norm_after.empty()) norm_ = &child<LayerNorm>(s->form.norm_after, s->c.hidden);
+    if (pools && s->form.pools) pooler_ = register_module("pooler", make_pooler(s->form.prefix + "Pooler", s->c));
+  }
+  Output operator()(X input_ids, bool use_cache = true) {
+    Entered scope(*this);
+    const Options& o = s_->c.options;
+    CachePtr cache;
+    if (s_->c.is_decoder && use_cache && o.use_cache && !(o.checkpoint && training && runtime().grad_mode))
+      cache = std::make_shared<Cache>(std::vector<I>(std::size_t(s_->c.layers), 0));
+    X embedding_output = (*embeddings_)(input_ids);
+    if (project_) embedding_output = (*project_)(embedding_output);
+    X attention_mask = s_->c.is_decoder ? create_causal_mask({o, embedding_output, cache.get()}) : create_bidirectional_mask();
+    X sequence_output = (*encoder_)(embedding_output, LayerCall{attention_mask, {}, {}, cache.get()});
+    if (norm_) sequence_output = (*norm_)(sequence_output);
+    X pooled_output;
+    if (pooler_) pooled_output = (*pooler_)(sequence_output);
+    return {sequence_output, pooled_output, cache};
+  }
+
+ private:
+  SharedPtr s_;
+  UnaryPtr embeddings_, pooler_;
+  Linear* project_ = nullptr;
+  std::shared_ptr<EncoderStack> encoder_;
+  LayerNorm* norm_ = nullptr;
+};
+
+class EncoderNetwork : public Network {
+ public:
+  EncoderNetwork(SharedPtr s, const std::string& suffix) : Network(s->form.prefix + suffix, s->c.options), s_(s) {}
+
+ protected:
+  void add_model(bool pools) { model_ = register_module(s_->form.base_prefix, std::make_shared<EncoderModel>(s_, pools)); }
+
+  SharedPtr s_;
+  std::shared_ptr<EncoderModel> model_;
+};
+
+class EncoderForLM final : public EncoderNetwork {
+ public:
+  EncoderForLM(SharedPtr s, const std::string& suffix) : EncoderNetwork(s, suffix) {
+    if (!s->form.lm_head_first) add_model(false);
+    for (auto& [name, module] : s->form.lm_head(s->c)) head_.push_back(register_module(name, module));
+    if (s->form.lm_head_first) add_model(false);
+    if (!s->c.tie) return;
+    for (auto& [from, to] : s->form.ties) tie(from, to);
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    const bool causal = options_.task == Task::causal_lm;
+    auto outputs = (*model_)(batch.input, !batch.labels);
+    X logits = causal ? outputs.last_hidden_state.whole_slices(3) : outputs.last_hidden_state;
+    for (auto& module : head_) logits = (*module)(logits);
+    X loss;
+    if (batch.labels)
+      loss = causal ? causal_lm_loss(logits, batch.labels, s_->c.vocab) : flat_cross_entropy(logits, batch.labels, s_->c.vocab);
+    return {model_output({loss, logits}, outputs.cache.get()), loss};
+  }
+
+ private:
+  std::vector<UnaryPtr> head_;
+};
+
+class EncoderForSequenceClassification final : public EncoderNetwork {
+ public:
+  explicit EncoderForSequenceClassification(SharedPtr s) : EncoderNetwork(s, "ForSequenceClassification") {
+    add_model(!s->form.classifier);
+    if (s->form.classifier) {
+      head_ = register_module("classifier", s->form.classifier(s->c));
+    } else {
+      dropout_ = &child<Dropout>("dropout", s->c.classifier_dropout);
+      classifier_ = &child<Linear>("classifier", s->c.hidden, num_labels(s->c.file));
+    }
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto outputs = (*model_)(batch.input);
+    X pooled_output = head_ ? outputs.last_hidden_state : outputs.pooler_output;
+    if (dropout_) pooled_output = (*dropout_)(pooled_output);
+    X logits = head_ ? (*head_)(pooled_output) : (*classifier_)(pooled_output);
+    X loss;
+    if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(s_->c.file));
+    return {model_output({loss, logits}), loss};
+  }
+
+ private:
+  UnaryPtr head_;
+  Dropout* dropout_ = nullptr;
+  Linear* classifier_ = nullptr;
+};
+
+class EncoderForTokenClassification final : public EncoderNetwork {
+ public:
+  explicit EncoderForTokenClassification(SharedPtr s) : EncoderNetwork(s, "ForTokenClassification") {
+    add_model(false);
+    dropout_ = &child<Dropout>("dropout", s->c.classifier_dropout);
+    classifier_ = &child<Linear>("classifier", s->c.hidden, num_labels(s->c.file));
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto outputs = (*model_)(batch.input);
+    X sequence_output = (*dropout_)(outputs.last_hidden_state);
+    X logits = (*classifier_)(sequence_output);
+    X loss;
+    if (batch.labels) loss = flat_cross_entropy(logits, batch.labels, num_labels(s_->c.file));
+    return {model_output({loss, logits}), loss};
+  }
+
+ private:
+  Dropout* dropout_;
+  Linear* classifier_;
+};
+
+/// The model itself.
+class EncoderAlone final : public EncoderNetwork {
+ public:
+  explicit EncoderAlone(SharedPtr s) : EncoderNetwork(s, "Model") { add_model(true); }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto outputs = (*model_)(batch.input);
+    return {model_output({outputs.last_hidden_state, outputs.pooler_output}, outputs.cache.get()), {}};
+  }
+};
+
+}  // namespace
+
+MixerPtr make_self_attention(const EncoderConfig& c, I layer, const std::string& prefix) {
+  return std::make_shared<SelfAttention>(c, layer, prefix + "SelfAttention");
+}
+JointPtr make_residual_output(std::string type, const EncoderConfig& c, I in) {
+  return std::make_shared<ResidualOutput>(std::move(type), c, in);
+}
+UnaryPtr make_intermediate(std::string type, const EncoderConfig& c) { return std::make_shared<Intermediate>(std::move(type), c); }
+UnaryPtr make_pooler(std::string type, const EncoderConfig& c) { return std::make_shared<Pooler>(std::move(type), c); }
+DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix) {
+  return std::make_shared<EncoderLayer>(c, layer, prefix);
+}
+UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, Embeddings kind) {
+  return std::make_shared<WordEmbeddings>(std::move(type), c, kind);
+}
+UnaryPtr make_mlm_head(const EncoderConfig& c, const std::string& prefix) { return std::make_shared<OnlyMLMHead>(c, prefix); }
+UnaryPtr make_roberta_lm_head(const EncoderConfig& c, const std::string& prefix) { return std::make_shared<RobertaLMHead>(c, prefix); }
+
+NetworkPtr make_encoder(const Config& config, const Options& options, EncoderForm form) {
+  auto s = std::make_shared<const Shared>(Shared{EncoderConfig(config, options), std::move(form)});
+  switch (options.task) {
+    case Task::seq_cls: return std::make_shared<EncoderForSequenceClassification>(s);
+    case Task::token_cls: return std::make_shared<EncoderForTokenClassification>(s);
+    case Task::base: return std::make_shared<EncoderAlone>(s);
+    case Task::causal_lm: return std::make_shared<EncoderForLM>(s, s->form.causal_name.empty() ? "ForCausalLM" : s->form.causal_name);
+    default: return std::make_shared<EncoderForLM>(s, "ForMaskedLM");
+  }
+}
+std::vector<TaskClass> encoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                       const std::string& causal_name) {
+  return {{Task::masked_lm, prefix + "ForMaskedLM", make},
+          {Task::causal_lm, prefix + (causal_name.empty() ? "ForCausalLM" : causal_name), make},
+          {Task::seq_cls, prefix + "ForSequenceClassification", make},
+          {Task::token_cls, prefix + "ForTokenClassification", make},
+          {Task::base, prefix + "Model", make}};
+}
+
+}  // namespace memest::hf

@@ -1,0 +1,83 @@
+// What the families after BERT share (models/bert/modeling_bert.py): transformers writes their attention, layers and heads with the same
+// statements, so that a family is its embeddings, its heads and its names.
+#pragma once
+#include "models/hf/decoder.h"
+
+namespace memest::hf {
+
+/// The fields that encoders have in common.
+struct EncoderConfig {
+  EncoderConfig(const Config& file, const Options& options);
+  Config file;
+  Options options;
+  I vocab, hidden, embedding, intermediate, layers, heads, head_dim, positions, types;
+  std::optional<I> pad_token;
+  std::string act;
+  double hidden_dropout, attention_dropout, classifier_dropout;
+  bool is_decoder, tie;
+};
+
+/// eager_attention_forward of bert: the softmax keeps the scores' type.
+Pair bert_eager_attention_forward(const X& query, const X& key, const X& value, const AttentionCall& call);
+Pair bert_attention_interface(const Options& options, X query, X key, X value, AttentionCall call);
+
+/// BertSelfAttention.
+MixerPtr make_self_attention(const EncoderConfig& c, I layer, const std::string& prefix);
+/// A module of two tensors: the hidden states and what they are added to.
+class Joint : public Base {
+ public:
+  using Base::Base;
+  X operator()(X hidden_states, X input_tensor) {
+    Entered scope(*this);
+    X result = forward(hidden_states, input_tensor);
+    input_tensor.reset();
+    hidden_states.reset();
+    return result;
+  }
+
+ protected:
+  virtual X forward(X hidden_states, X input_tensor) = 0;
+  using Base::forward;
+};
+using JointPtr = std::shared_ptr<Joint>;
+/// BertSelfOutput and BertOutput: LayerNorm(dropout(dense(x)) + input).
+JointPtr make_residual_output(std::string type, const EncoderConfig& c, I in);
+/// BertIntermediate: act(dense(x)).
+UnaryPtr make_intermediate(std::string type, const EncoderConfig& c);
+/// BertPooler: tanh(dense(x[:, 0])).
+UnaryPtr make_pooler(std::string type, const EncoderConfig& c);
+/// BertLayer.
+DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix);
+
+enum class Embeddings { bert, roberta };
+/// BertEmbeddings: words, types and positions from the buffers; RobertaEmbeddings: positions that skip the padding.
+UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, Embeddings kind);
+/// BertOnlyMLMHead, whose `predictions` hold the transform, the decoder and its bias.
+UnaryPtr make_mlm_head(const EncoderConfig& c, const std::string& prefix);
+/// RobertaLMHead.
+UnaryPtr make_roberta_lm_head(const EncoderConfig& c, const std::string& prefix);
+
+struct EncoderForm {
+  std::string prefix = "Bert";  ///< of the class names
+  std::string base_prefix = "bert";
+  std::function<UnaryPtr(const EncoderConfig& c)> embeddings = {};
+  bool project = false;  ///< embeddings_project where the widths differ
+  std::function<DecoderLayerPtr(const EncoderConfig& c, I layer)> layer = {};
+  std::string norm_after = {};  ///< the model's norm after the encoder
+  bool pools = true;            ///< has a pooler
+  /// The modules of the language-model head, in order.
+  using Heads = std::vector<std::pair<std::string, UnaryPtr>>;
+  std::function<Heads(const EncoderConfig& c)> lm_head = {};
+  bool lm_head_first = false;  ///< registered before the model
+  /// The tied parameters: from, to; in the class of a head.
+  std::vector<std::pair<std::string, std::string>> ties = {};
+  /// Sequence classification over the whole sequence_output; without it the pooled output gets dropout and `classifier`.
+  std::function<UnaryPtr(const EncoderConfig& c)> classifier = {};
+  std::string causal_name = {};  ///< PREFIXForCausalLM unless given
+};
+NetworkPtr make_encoder(const Config& config, const Options& options, EncoderForm form);
+/// PREFIXForMaskedLM and the rest, made by `make`.
+std::vector<TaskClass> encoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                       const std::string& causal_name = {});
+
+}  // namespace memest::hf

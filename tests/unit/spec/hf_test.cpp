@@ -1,0 +1,41 @@
+// Configurations of transformers: each line of hf_counts.txt counts what transformers counts for its class.
+#include <catch2/catch.hpp>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "spec/reader.h"
+#include "unit/fake/fixture.h"
+
+using namespace memest;
+namespace fs = std::filesystem;
+
+TEST_CASE("a config.json counts what transformers counts") {
+  std::ifstream file(fs::path(MEMEST_SOURCE_DIR) / "tests/unit/spec/hf_counts.txt");
+  REQUIRE(file);
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    INFO(line);
+    std::istringstream words(line);
+    std::string task, config;
+    std::int64_t parameters = 0, buffers = 0, bytes = 0;
+    words >> task >> parameters >> buffers >> bytes;
+    std::getline(words, config);
+    const fs::path path = fs::temp_directory_path() / ("memest_hf_test_" + std::to_string(std::hash<std::string>{}(line)) + ".json");
+    std::ofstream(path) << config.substr(config.find('{'));
+    TestRun run;
+    spec::ReadOptions options;
+    options.sizes = {{"batch", 1}};
+    options.task = task;
+    auto model = spec::read_model(path.string(), options);
+    fs::remove(path);
+    std::int64_t counted = 0, counted_bytes = 0;
+    for (auto& p : model->root->parameters()) counted += p.numel();
+    const auto named = model->root->named_buffers();
+    for (auto& [name, b] : named) counted_bytes += b.numel() * item_size(b.dtype());
+    CHECK(counted == parameters);
+    CHECK(std::int64_t(named.size()) == buffers);
+    CHECK(counted_bytes == bytes);
+  }
+}
