@@ -39,7 +39,7 @@ MaskFunction remapped(MaskFunction mask, X position_ids) {
   return [mask, position_ids](const X& b, const X& h, const X& q, const X& kv) {
     X queries = at(position_ids, b, q);
     X keys = at(position_ids, b, kv);
-    return mask(b, h, queries, keys);
+    return leave(mask(b, h, queries, keys), queries, keys);
   };
 }
 MaskFunction packed_sequences(X mask) {
@@ -73,10 +73,10 @@ X find_packed_sequence_indices(const Options& options, const X& position_ids) {
   X packed_sequence_mask = aten("cumsum", {Tensor(aten("ne", {Tensor(position_diff), I{1}})), I{-1}});
   {
     X none = aten("eq", {Tensor(packed_sequence_mask.select(1, -1)), I{0}});
-    aten("all", {Tensor(std::move(none))});
+    X all = aten("all", {Tensor(std::move(none))});
   }
-  if (!options.packed) return {};
-  return packed_sequence_mask;
+  if (!options.packed) return leave(X(), first_dummy_value, position_diff, packed_sequence_mask);
+  return leave(std::move(packed_sequence_mask), first_dummy_value, position_diff);
 }
 
 struct Sizes {

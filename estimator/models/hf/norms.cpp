@@ -17,19 +17,22 @@ class PythonNorm final : public Unary {
         const DType input_dtype = hidden_states.dtype();
         X variance;
         hidden_states = normalized(hidden_states, variance);
-        return weight().mul(hidden_states.to(input_dtype));
+        X result = weight().mul(hidden_states.to(input_dtype));
+        return leave(std::move(result), hidden_states, variance);
       }
       case Norm::olmo2: {
         const DType input_dtype = hidden_states.dtype();
         X variance;
         hidden_states = normalized(hidden_states, variance);
-        return weight().mul(hidden_states).to(input_dtype);
+        X result = weight().mul(hidden_states).to(input_dtype);
+        return leave(std::move(result), hidden_states, variance);
       }
       case Norm::helium: {
         const DType input_dtype = hidden_states.dtype();
         X variance;
         hidden_states = normalized(hidden_states, variance);
-        return weight().to(DType::float32).mul(hidden_states).to(input_dtype);
+        X result = weight().to(DType::float32).mul(hidden_states).to(input_dtype);
+        return leave(std::move(result), hidden_states, variance);
       }
       case Norm::gemma: {
         X output = squashed(hidden_states.to_float());
@@ -49,7 +52,8 @@ class PythonNorm final : public Unary {
         X variance = hidden_states.to(DType::float32).pow(2).mean(-1, true);
         hidden_states = hidden_states.mul(variance.add(1e-6).rsqrt());
         if (is_reduced_floating(weight().dtype())) hidden_states = hidden_states.to(weight().dtype());
-        return weight().mul(hidden_states);
+        X result = weight().mul(hidden_states);
+        return leave(std::move(result), hidden_states, variance);
       }
       case Norm::cohere: {
         const DType input_dtype = hidden_states.dtype();
@@ -58,7 +62,8 @@ class PythonNorm final : public Unary {
         X variance = hidden_states.sub(mean).pow(2).mean(-1, true);
         hidden_states = hidden_states.sub(mean).mul(variance.add(1e-6).rsqrt());
         hidden_states = weight().to(DType::float32).mul(hidden_states);
-        return hidden_states.to(input_dtype);
+        X result = hidden_states.to(input_dtype);
+        return leave(std::move(result), hidden_states, mean, variance);
       }
       case Norm::layer_norm: return ops::layer_norm(hidden_states, Dims{width_}, parameter(0), parameter(1), 1e-5, true);
       case Norm::layer_norm_no_bias: return ops::layer_norm(hidden_states, Dims{width_}, parameter(0), Tensor(), 1e-5, true);
@@ -86,7 +91,8 @@ class PythonNorm final : public Unary {
   /// Gemma3nRMSNorm._norm: x * pow(mean(x^2) + eps, -0.5)
   static X powered(X x) {
     X mean_squared = x.pow(2).mean(-1, true).add(1e-6);
-    return x.mul(mean_squared.pow(-0.5));
+    X result = x.mul(mean_squared.pow(-0.5));
+    return leave(std::move(result), x, mean_squared);
   }
 
   Norm kind_;

@@ -112,6 +112,13 @@ X where(X condition, X self, X other);
 X where(X condition, X self, Scalar other);
 X where(X condition, Scalar self, X other);
 
+/// The end of a function: Python drops a frame's names in the order of their first binding, C++ its locals in the reverse one.
+template <class R, class... Names>
+R leave(R result, Names&... names) {
+  (names.reset(), ...);
+  return result;
+}
+
 /// A function's or module's result with more than one tensor, as a Python tuple is unpacked.
 using Pair = std::pair<X, X>;
 

@@ -33,7 +33,7 @@ Pair apply_rotary_cast(X q, X k, X cos, X sin) {
   X k_embed = rotated(k, cos, sin);
   X q_cast = q_embed.to(q_type);
   X k_cast = k_embed.to(k_type);
-  return {q_cast, k_cast};
+  return leave(Pair{q_cast, k_cast}, cos, sin, q_embed, k_embed);
 }
 
 Pair apply_rotary_glm(X q, X k, X cos, X sin) {
@@ -71,7 +71,7 @@ Pair apply_rotary_cohere(X q, X k, X cos, X sin) {
   X k_embed = rotated_interleaved(k, cos, sin);
   X q_cast = q_embed.to(dtype);
   X k_cast = k_embed.to(dtype);
-  return {q_cast, k_cast};
+  return leave(Pair{q_cast, k_cast}, q, k, cos, sin, q_embed, k_embed);
 }
 
 Pair apply_rotary_phi3(X q, X k, X cos, X sin) {
