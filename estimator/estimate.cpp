@@ -196,6 +196,7 @@ Estimate estimate(const EstimateRequest& request) {
 
   ReplayOptions replay_options;
   replay_options.record_events = request.record_events;
+  replay_options.block_order = request.torch.block_order();
   replay_options.device_memory = request.gpu_memory.value_or(e.device.total_memory);
   const RunSettings settings = settings_of(request, e.device, replay_options.config);
 

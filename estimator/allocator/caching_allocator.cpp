@@ -58,15 +58,20 @@ Block* CachingAllocator::new_block(const BlockPool& pool, int stream, Bytes addr
   block->stream = stream;
   block->small = pool.small;
   block->live = true;
+  if (options_.block_order == TorchVersion::BlockOrder::record) block->age = ages_++;
   return block;
 }
 
 /// A block of the same segment.
 Block* CachingAllocator::new_block_of(const Block* sibling, Bytes address, Bytes size) {
   Block* block = new_block(pool_of(sibling), sibling->stream, address, size);
-  block->segment = sibling->segment;
+  if (options_.block_order == TorchVersion::BlockOrder::segment) block->age = sibling->age;
   block->expandable = sibling->expandable;
   return block;
+}
+
+void CachingAllocator::begin_segment(Block* block) {
+  if (options_.block_order == TorchVersion::BlockOrder::segment) block->age = ages_++;
 }
 
 void CachingAllocator::recycle(Block* block) {
@@ -76,7 +81,7 @@ void CachingAllocator::recycle(Block* block) {
 
 void CachingAllocator::insert(BlockPool& pool, Block* block) {
   block->searches_before = pool.searches;
-  const FreeBlock entry{block->stream, block->segment, block->size, block->address, block};
+  const FreeBlock entry{block->stream, block->age, block->size, block->address, block};
   if (pool.spare.empty()) {
     block->place = pool.blocks.insert(entry).first;
   } else {
@@ -137,7 +142,7 @@ Block* CachingAllocator::alloc_block(const Request& request, bool is_retry) {
   if (options_.config.expandable_segments) return try_allocate_expandable_block(request);
   if (!take_device_memory(request.segment)) return nullptr;
   Block* block = new_block(*request.pool, request.stream, addresses_.take(request.segment), request.segment);
-  block->segment = segments_++;
+  begin_segment(block);
   const StatChange stats(stats_, block->small);
   stats.increase(&AllocatorStats::segment, 1);
   stats.increase(&AllocatorStats::reserved_bytes, block->size);
@@ -354,7 +359,7 @@ Block* CachingAllocator::find_expandable_block(const Request& request) {
   const Bytes size = round_up(options_.device_memory + options_.device_memory / 8, page);
   Block* block = new_block(pool, request.stream, addresses_.take(size), size);
   block->mapped = false;
-  block->segment = segments_++;
+  begin_segment(block);
   block->expandable = int(expandable_.size());
   expandable_.push_back({block->address, size, page});
   pool.unmapped.insert(block);

@@ -14,6 +14,7 @@
 #include "allocator/config.h"
 #include "allocator/stats.h"
 #include "base/bytes.h"
+#include "device/torch_version.h"
 
 namespace memest {
 
@@ -29,18 +30,17 @@ std::string_view name_of(AllocatorEvent::Action action);
 
 struct Block;
 
-/// A free block as its pool's set holds it, in the order of the search: stream, size, age of the segment, address. Until about 2.12 PyTorch
-/// left the age out (BlockComparatorSize; PR #178362, #183591): the same unless addresses that were given back are used again.
+/// A free block as its pool's set holds it, in the order of the search: stream, size, age, address (BlockComparatorSizeCounterAddress).
 struct FreeBlock {
   int stream;
-  int segment;  ///< segments count up as they are obtained
+  int age;  ///< as TorchVersion::block_order says: of its segment, of its record, or the same for all
   Bytes size, address;
   Block* block;
 
   bool operator<(const FreeBlock& other) const {
     if (stream != other.stream) return stream < other.stream;
     if (size != other.size) return size < other.size;
-    return segment != other.segment ? segment < other.segment : address < other.address;
+    return age != other.age ? age < other.age : address < other.address;
   }
 };
 using FreeBlocks = std::set<FreeBlock>;
@@ -59,7 +59,7 @@ struct Block {
   Block* next = nullptr;
   std::uint64_t searches_before = 0;  ///< searches of its pool when it became free: its age counts from there
   int stream = 0;
-  int segment = 0;      ///< number of its segment, in the order in which they were obtained
+  int age = 0;          ///< counts up; see FreeBlock
   int expandable = -1;  ///< index of its expandable segment; -1: from cudaMalloc
   bool small = false;   ///< of the small pool
   bool allocated = false;
@@ -94,6 +94,7 @@ class CachingAllocator {
     std::optional<Bytes> device_limit;
     /// Total bytes of the card: what per_process_memory_fraction is a share of, and 8/9 of an expandable segment's address range.
     Bytes device_memory = 80 * kGiB;
+    TorchVersion::BlockOrder block_order = TorchVersion::newest().block_order();
   };
 
   explicit CachingAllocator(Options options);
@@ -147,6 +148,7 @@ class CachingAllocator {
   Block* new_block(const BlockPool& pool, int stream, Bytes address, Bytes size);
   Block* new_block_of(const Block* sibling, Bytes address, Bytes size);
   void recycle(Block* block);
+  void begin_segment(Block* block);
   void insert(BlockPool& pool, Block* block);
   void erase(BlockPool& pool, FreeBlocks::iterator place) { pool.spare.push_back(pool.blocks.extract(place)); }
 
@@ -179,7 +181,7 @@ class CachingAllocator {
   std::optional<Bytes> allowed_;  // by per_process_memory_fraction
   AllocatorStats stats_;
   Bytes device_used_ = 0;
-  int segments_ = 0;  // obtained so far
+  int ages_ = 0;  // segments obtained or records made so far
   Bytes last_segment_size_ = 0;
   std::vector<AllocatorEvent>* events_ = nullptr;
   std::size_t trace_event_ = 0;

@@ -18,7 +18,7 @@ struct Live {
 class Replay {
  public:
   Replay(const MemoryTrace& trace, const ReplayOptions& options)
-      : trace_(trace), allocator_({options.config, options.device_limit, options.device_memory}), live_(trace.blocks) {
+      : trace_(trace), allocator_({options.config, options.device_limit, options.device_memory, options.block_order}), live_(trace.blocks) {
     result_.phases.resize(trace.phases.size());
     if (options.record_events) allocator_.record_events(&result_.events);
   }

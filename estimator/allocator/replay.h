@@ -24,6 +24,7 @@ struct ReplayOptions {
   std::optional<Bytes> device_limit;
   /// Total bytes of the card (Device::total_memory): what per_process_memory_fraction is a share of.
   Bytes device_memory = 80 * kGiB;
+  TorchVersion::BlockOrder block_order = TorchVersion::newest().block_order();
   bool record_events = false;
 };
 

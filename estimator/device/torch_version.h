@@ -43,6 +43,16 @@ struct TorchVersion {
   /// Blackwell's default workspace is 32 MiB (PR #175344).
   bool large_workspace_on_blackwell() const { return at_least(12); }
 
+  // ---- the caching allocator (c10/cuda/CUDACachingAllocator.cpp)
+  /// Which of equally large free blocks is taken: the one at the lowest address; in 2.12 the one whose record was made first (PR #178362,
+  /// taken back for these pools by #182929); since then the one of the oldest segment (PR #183591), which is the same as the address unless
+  /// addresses that were given back are used again.
+  enum class BlockOrder { address, record, segment };
+  BlockOrder block_order() const {
+    if (at_least(13)) return BlockOrder::segment;
+    return at_least(12) ? BlockOrder::record : BlockOrder::address;
+  }
+
   // ---- operators
   enum class RmsNorm { composite, composite_fp32_input, composite_fp32, fused };
   RmsNorm rms_norm() const {

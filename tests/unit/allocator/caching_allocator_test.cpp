@@ -408,3 +408,26 @@ TEST_CASE("random requests keep the law in every mode") {
   CHECK(allocator.reserved() == 0);
   CHECK(allocator.snapshot().empty());
 }
+
+TEST_CASE("of equally large free blocks the release's order takes one") {
+  // a, x, b, y in one segment; a and x go and come back, so that a's record is younger than b's
+  auto taken = [](TorchVersion torch) {
+    CachingAllocator::Options o;
+    o.block_order = torch.block_order();
+    CachingAllocator allocator(o);
+    Block *a = allocator.malloc(1024), *x = allocator.malloc(1024), *b = allocator.malloc(1024);
+    allocator.malloc(1024);
+    allocator.free(a);
+    allocator.free(x);
+    a = allocator.malloc(1024);
+    x = allocator.malloc(1024);
+    REQUIRE(a->address < b->address);
+    const Bytes start = a->address;
+    allocator.free(a);
+    allocator.free(b);
+    return allocator.malloc(1024)->address - start;
+  };
+  CHECK(taken({2, 11}) == 0);     // the lower address
+  CHECK(taken({2, 12}) == 2048);  // the older record
+  CHECK(taken({2, 15}) == 0);     // one segment: the lower address again
+}
