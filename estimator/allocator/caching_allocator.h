@@ -1,6 +1,6 @@
 // A model of PyTorch's CUDA caching allocator: which blocks and segments a sequence of requests makes.
-// Facts: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator (the rules are the same in 2.4 to 2.15).
-// Not modelled: CUDA graphs' private pools, record_stream, callbacks that free memory.
+// Facts: c10/cuda/CUDACachingAllocator.cpp, DeviceCachingAllocator (the rules are the same in 2.4 to 2.15, but for the order of equal
+// blocks). Not modelled: CUDA graphs' private pools, record_stream, callbacks that free memory.
 #pragma once
 #include <cstddef>
 #include <cstdint>
