@@ -5,11 +5,7 @@ namespace memest::hf {
 namespace {
 
 NetworkPtr bert(const Config& config, const Options& o) {
-  EncoderForm f;
-  f.embeddings = [](const EncoderConfig& c) { return make_embeddings("BertEmbeddings", c, Embeddings::bert); };
-  f.lm_head = [](const EncoderConfig& c) { return EncoderForm::Heads{{"cls", make_mlm_head(c, "Bert")}}; };
-  f.ties = {{"cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"},
-            {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  EncoderForm f = bert_form("Bert", "bert");
   f.causal_name = "LMHeadModel";
   return make_encoder(config, o, std::move(f));
 }

@@ -7,7 +7,7 @@ namespace memest::hf {
 EncoderConfig::EncoderConfig(const Config& f, const Options& o) : file(f), options(o) {
   vocab = f.size("vocab_size");
   hidden = f.size("hidden_size");
-  embedding = f.has("embedding_size") ? f.size("embedding_size") : hidden;
+  embedding = hidden;
   intermediate = f.size("intermediate_size");
   layers = layer_count(f);
   heads = f.size("num_attention_heads");
@@ -184,21 +184,22 @@ class EncoderLayer final : public DecoderLayer {
 
 class WordEmbeddings final : public Unary {
  public:
-  WordEmbeddings(std::string type, const EncoderConfig& c, Embeddings kind) : Unary(std::move(type)), kind_(kind) {
+  WordEmbeddings(std::string type, const EncoderConfig& c, EmbeddingsForm form) : Unary(std::move(type)), form_(form) {
     new_buffer("position_ids", {1, c.positions}, DType::int64);
     new_buffer("token_type_ids", {1, c.positions}, DType::int64);
     word_embeddings = &child<Embedding>("word_embeddings", c.vocab, c.embedding, c.pad_token);
-    if (kind == Embeddings::bert) position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding);
+    if (!form.skip_padding) position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding);
     token_type_embeddings = &child<Embedding>("token_type_embeddings", c.types, c.embedding);
-    norm = &child<LayerNorm>("LayerNorm", c.embedding);
+    if (form.norm) norm = &child<LayerNorm>("LayerNorm", c.embedding);
     dropout = &child<Dropout>("dropout", c.hidden_dropout);
-    if (kind == Embeddings::roberta) position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding, c.pad_token);
+    if (form.skip_padding) position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding, c.pad_token);
+    if (form.task_types) task_type_embeddings = &child<Embedding>("task_type_embeddings", form.task_types, c.embedding);
   }
 
  protected:
   X forward(X input_ids) override {
     const I batch_size = input_ids.size(0), seq_length = input_ids.size(1);
-    X position_ids = kind_ == Embeddings::bert ? X(buffer(0)).whole_slices(1).slice(1, 0, seq_length) : position_ids_of(input_ids);
+    X position_ids = form_.skip_padding ? position_ids_of(input_ids) : X(buffer(0)).whole_slices(1).slice(1, 0, seq_length);
     X buffered_token_type_ids = X(buffer(1)).expand({position_ids.size(0), -1});
     buffered_token_type_ids = aten("gather", {Tensor(buffered_token_type_ids), I{1}, Tensor(position_ids)});
     X token_type_ids = buffered_token_type_ids.expand({batch_size, seq_length});
@@ -207,7 +208,13 @@ class WordEmbeddings final : public Unary {
     X embeddings = inputs_embeds.add(types);
     X positions = (*position_embeddings)(position_ids);
     embeddings = embeddings.add(positions);
-    embeddings = (*norm)(embeddings);
+    X task_type_ids, tasks;
+    if (task_type_embeddings) {
+      task_type_ids = zeros({batch_size, seq_length}, DType::int64);
+      tasks = (*task_type_embeddings)(task_type_ids);
+      embeddings = embeddings.add_(tasks);
+    }
+    if (norm) embeddings = (*norm)(embeddings);
     embeddings = (*dropout)(embeddings);
     return embeddings;
   }
@@ -220,10 +227,49 @@ class WordEmbeddings final : public Unary {
     return incremental_indices.to(DType::int64).add(1);
   }
 
-  Embeddings kind_;
-  Embedding *word_embeddings, *position_embeddings = nullptr, *token_type_embeddings;
-  LayerNorm* norm;
+  EmbeddingsForm form_;
+  Embedding *word_embeddings, *position_embeddings = nullptr, *token_type_embeddings, *task_type_embeddings = nullptr;
+  LayerNorm* norm = nullptr;
   Dropout* dropout;
+};
+
+class UnaryLinear final : public Unary {
+ public:
+  UnaryLinear(I in, I out) : Unary("Linear") {
+    new_parameter("weight", {out, in});
+    new_parameter("bias", {out});
+  }
+
+ protected:
+  X forward(X input) override { return ops::linear(input, parameter(0), parameter(1)); }
+};
+
+class ClassificationHead final : public Unary {
+ public:
+  ClassificationHead(std::string type, const EncoderConfig& c, const std::string& act)
+      : Unary(std::move(type)),
+        dense(child<Linear>("dense", c.hidden, c.hidden)),
+        dropout(child<Dropout>("dropout", c.classifier_dropout)),
+        activation(child<Activation>("activation", act)),
+        out_proj(child<Linear>("out_proj", c.hidden, num_labels(c.file))) {}
+
+ protected:
+  X forward(X features) override {
+    X x = features.whole_slices(1).select(1, 0);
+    if (runtime().settings.torch.full_slice_records_node()) x = x.slice(1, std::nullopt, std::nullopt);
+    x = dropout(x);
+    x = dense(x);
+    x = activation(x);
+    x = dropout(x);
+    x = out_proj(x);
+    return x;
+  }
+
+ private:
+  Linear& dense;
+  Dropout& dropout;
+  Activation& activation;
+  Linear& out_proj;
 };
 
 class HeadTransform final : public Unary {
@@ -317,15 +363,19 @@ class EncoderStack final : public Base {
   explicit EncoderStack(const Shared& s)
       : Base(s.form.prefix + "Encoder"), layers_(*this, "layer", s.c.layers, [&](I i) {
           return s.form.layer ? s.form.layer(s.c, i) : make_encoder_layer(s.c, i, s.form.prefix);
-        }) {}
+        }) {
+    if (!s.form.encoder_norm.empty()) norm_ = &child<LayerNorm>(s.form.encoder_norm, s.c.hidden);
+  }
   X operator()(X hidden_states, const LayerCall& call) {
     Entered scope(*this);
     for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, call);
+    if (norm_) hidden_states = (*norm_)(hidden_states);
     return hidden_states;
   }
 
  private:
   Layers<DecoderLayer> layers_;
+  LayerNorm* norm_ = nullptr;
 };
 
 class EncoderModel final : public Base {
@@ -350,7 +400,8 @@ class EncoderModel final : public Base {
     X embedding_output = (*embeddings_)(input_ids);
     if (project_) embedding_output = (*project_)(embedding_output);
     X attention_mask = s_->c.is_decoder ? create_causal_mask({o, embedding_output, cache.get()}) : create_bidirectional_mask();
-    X sequence_output = (*encoder_)(embedding_output, LayerCall{attention_mask, {}, {}, cache.get()});
+    X encoder_output = (*encoder_)(embedding_output, LayerCall{attention_mask, {}, {}, cache.get()});
+    X sequence_output = encoder_output;
     if (norm_) sequence_output = (*norm_)(sequence_output);
     X pooled_output;
     if (pooler_) pooled_output = (*pooler_)(sequence_output);
@@ -475,14 +526,41 @@ UnaryPtr make_pooler(std::string type, const EncoderConfig& c) { return std::mak
 DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix) {
   return std::make_shared<EncoderLayer>(c, layer, prefix);
 }
-UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, Embeddings kind) {
-  return std::make_shared<WordEmbeddings>(std::move(type), c, kind);
+UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, EmbeddingsForm form) {
+  return std::make_shared<WordEmbeddings>(std::move(type), c, form);
+}
+UnaryPtr make_linear(I in, I out) { return std::make_shared<UnaryLinear>(in, out); }
+UnaryPtr make_classification_head(std::string type, const EncoderConfig& c, const std::string& act) {
+  return std::make_shared<ClassificationHead>(std::move(type), c, act);
 }
 UnaryPtr make_mlm_head(const EncoderConfig& c, const std::string& prefix) { return std::make_shared<OnlyMLMHead>(c, prefix); }
 UnaryPtr make_roberta_lm_head(const EncoderConfig& c, const std::string& prefix) { return std::make_shared<RobertaLMHead>(c, prefix); }
 
+EncoderForm roberta_form(const std::string& prefix, const std::string& base, EmbeddingsForm embeddings) {
+  EncoderForm f;
+  f.prefix = prefix;
+  f.base_prefix = base;
+  f.embeddings = [=](const EncoderConfig& c) { return make_embeddings(prefix + "Embeddings", c, embeddings); };
+  f.lm_head = [=](const EncoderConfig& c) { return EncoderForm::Heads{{"lm_head", make_roberta_lm_head(c, prefix)}}; };
+  f.ties = {{"lm_head.decoder.weight", base + ".embeddings.word_embeddings.weight"}, {"lm_head.decoder.bias", "lm_head.bias"}};
+  f.classifier = [=](const EncoderConfig& c) { return make_classification_head(prefix + "ClassificationHead", c, "tanh"); };
+  return f;
+}
+EncoderForm bert_form(const std::string& prefix, const std::string& base) {
+  EncoderForm f;
+  f.prefix = prefix;
+  f.base_prefix = base;
+  f.embeddings = [=](const EncoderConfig& c) { return make_embeddings(prefix + "Embeddings", c, {}); };
+  f.lm_head = [=](const EncoderConfig& c) { return EncoderForm::Heads{{"cls", make_mlm_head(c, prefix)}}; };
+  f.ties = {{"cls.predictions.decoder.weight", base + ".embeddings.word_embeddings.weight"},
+            {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  return f;
+}
+
 NetworkPtr make_encoder(const Config& config, const Options& options, EncoderForm form) {
-  auto s = std::make_shared<const Shared>(Shared{EncoderConfig(config, options), std::move(form)});
+  EncoderConfig c(config, options);
+  if (form.project) c.embedding = config.size("embedding_size");
+  auto s = std::make_shared<const Shared>(Shared{std::move(c), std::move(form)});
   switch (options.task) {
     case Task::seq_cls: return std::make_shared<EncoderForSequenceClassification>(s);
     case Task::token_cls: return std::make_shared<EncoderForTokenClassification>(s);

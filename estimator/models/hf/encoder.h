@@ -49,9 +49,17 @@ UnaryPtr make_pooler(std::string type, const EncoderConfig& c);
 /// BertLayer.
 DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix);
 
-enum class Embeddings { bert, roberta };
-/// BertEmbeddings: words, types and positions from the buffers; RobertaEmbeddings: positions that skip the padding.
-UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, Embeddings kind);
+struct EmbeddingsForm {
+  bool skip_padding = false;  ///< positions count from the tokens that are no padding (RobertaEmbeddings)
+  bool norm = true;
+  I task_types = 0;  ///< of task_type_embeddings, added in place (ernie)
+};
+/// BertEmbeddings and RobertaEmbeddings: words, types from the buffer, and positions.
+UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, EmbeddingsForm form);
+/// nn.Linear and nn.LayerNorm as modules of a chain.
+UnaryPtr make_linear(I in, I out);
+/// RobertaClassificationHead: out(dropout(act(dense(dropout(x[:, 0, :]))))).
+UnaryPtr make_classification_head(std::string type, const EncoderConfig& c, const std::string& act);
 /// BertOnlyMLMHead, whose `predictions` hold the transform, the decoder and its bias.
 UnaryPtr make_mlm_head(const EncoderConfig& c, const std::string& prefix);
 /// RobertaLMHead.
@@ -61,10 +69,11 @@ struct EncoderForm {
   std::string prefix = "Bert";  ///< of the class names
   std::string base_prefix = "bert";
   std::function<UnaryPtr(const EncoderConfig& c)> embeddings = {};
-  bool project = false;  ///< embeddings_project where the widths differ
+  bool project = false;  ///< the embeddings have config.embedding_size, and embeddings_project where it differs
   std::function<DecoderLayerPtr(const EncoderConfig& c, I layer)> layer = {};
-  std::string norm_after = {};  ///< the model's norm after the encoder
-  bool pools = true;            ///< has a pooler
+  std::string encoder_norm = {};  ///< the encoder's norm after its layers
+  std::string norm_after = {};    ///< the model's norm after the encoder
+  bool pools = true;              ///< has a pooler
   /// The modules of the language-model head, in order.
   using Heads = std::vector<std::pair<std::string, UnaryPtr>>;
   std::function<Heads(const EncoderConfig& c)> lm_head = {};
@@ -75,6 +84,10 @@ struct EncoderForm {
   std::function<UnaryPtr(const EncoderConfig& c)> classifier = {};
   std::string causal_name = {};  ///< PREFIXForCausalLM unless given
 };
+/// The names of RoBERTa's classes: their embeddings, lm_head and classifier. `base`: of the model in them.
+EncoderForm roberta_form(const std::string& prefix, const std::string& base, EmbeddingsForm embeddings = {.skip_padding = true});
+/// The names of BERT's classes, their embeddings and `cls`.
+EncoderForm bert_form(const std::string& prefix, const std::string& base);
 NetworkPtr make_encoder(const Config& config, const Options& options, EncoderForm form);
 /// PREFIXForMaskedLM and the rest, made by `make`.
 std::vector<TaskClass> encoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),

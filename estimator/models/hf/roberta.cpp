@@ -4,43 +4,10 @@
 namespace memest::hf {
 namespace {
 
-/// RobertaClassificationHead.
-class ClassificationHead final : public Unary {
- public:
-  ClassificationHead(const EncoderConfig& c, const std::string& prefix)
-      : Unary(prefix + "ClassificationHead"),
-        dense(child<Linear>("dense", c.hidden, c.hidden)),
-        dropout(child<Dropout>("dropout", c.classifier_dropout)),
-        out_proj(child<Linear>("out_proj", c.hidden, num_labels(c.file))) {}
-
- protected:
-  X forward(X features) override {
-    X x = features.whole_slices(1).select(1, 0);
-    if (runtime().settings.torch.full_slice_records_node()) x = x.slice(1, std::nullopt, std::nullopt);
-    x = dropout(x);
-    x = dense(x);
-    x = x.tanh();
-    x = dropout(x);
-    x = out_proj(x);
-    return x;
-  }
-
- private:
-  Linear& dense;
-  Dropout& dropout;
-  Linear& out_proj;
-};
-
 NetworkPtr like_roberta(const Config& config, const Options& o, const std::string& prefix, const std::string& base,
                         bool head_first = false) {
-  EncoderForm f;
+  EncoderForm f = roberta_form(prefix, base);
   f.lm_head_first = head_first;
-  f.prefix = prefix;
-  f.base_prefix = base;
-  f.embeddings = [=](const EncoderConfig& c) { return make_embeddings(prefix + "Embeddings", c, Embeddings::roberta); };
-  f.lm_head = [=](const EncoderConfig& c) { return EncoderForm::Heads{{"lm_head", make_roberta_lm_head(c, prefix)}}; };
-  f.ties = {{"lm_head.decoder.weight", base + ".embeddings.word_embeddings.weight"}, {"lm_head.decoder.bias", "lm_head.bias"}};
-  f.classifier = [=](const EncoderConfig& c) { return std::make_shared<ClassificationHead>(c, prefix); };
   return make_encoder(config, o, std::move(f));
 }
 NetworkPtr roberta(const Config& config, const Options& o) { return like_roberta(config, o, "Roberta", "roberta"); }

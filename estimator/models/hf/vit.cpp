@@ -1,0 +1,168 @@
+// models/vit/modeling_vit.py, and the copies of it: deit and vit_msn.
+#include "models/hf/loss.h"
+#include "models/hf/vision.h"
+
+namespace memest::hf {
+namespace {
+
+struct VitForm {
+  std::string prefix, base;
+  bool distills = false;  ///< a distillation token
+  bool pools = true;      ///< the model alone has a pooler
+};
+
+class VitEmbeddings final : public Unary {
+ public:
+  VitEmbeddings(const VisionConfig& c, const VitForm& form) : Unary(form.prefix + "Embeddings"), distills_(form.distills) {
+    new_parameter("cls_token", {1, 1, c.hidden});
+    new_parameter("position_embeddings", {1, c.patches() + (distills_ ? 2 : 1), c.hidden});
+    new_parameter("distillation_token", {1, 1, c.hidden}, distills_);
+    patch_embeddings_ = register_module("patch_embeddings", make_patch_embeddings(form.prefix + "PatchEmbeddings", c));
+    dropout_ = &child<Dropout>("dropout", c.hidden_dropout);
+  }
+
+ protected:
+  X forward(X pixel_values) override {
+    const I batch_size = pixel_values.size(0);
+    X embeddings = (*patch_embeddings_)(pixel_values);
+    X cls_tokens = X(parameter(0)).expand({batch_size, -1, -1});
+    X distillation_tokens;
+    if (distills_) {
+      distillation_tokens = X(parameter(2)).expand({batch_size, -1, -1});
+      embeddings = cat({cls_tokens, distillation_tokens, embeddings}, 1);
+    } else {
+      embeddings = cat({cls_tokens, embeddings}, 1);
+    }
+    embeddings = embeddings.add(X(parameter(1)));
+    embeddings = (*dropout_)(embeddings);
+    return embeddings;
+  }
+
+ private:
+  bool distills_;
+  UnaryPtr patch_embeddings_;
+  Dropout* dropout_;
+};
+
+class VitLayer final : public DecoderLayer {
+ public:
+  VitLayer(const VisionConfig& c, const std::string& prefix) : DecoderLayer(prefix + "Layer", c.options) {
+    attention_ = register_module("attention", make_vision_attention(prefix + "Attention", c));
+    layernorm_before = &child<LayerNorm>("layernorm_before", c.hidden);
+    layernorm_after = &child<LayerNorm>("layernorm_after", c.hidden);
+    mlp_ = register_module("mlp", make_plain_mlp(prefix + "MLP", "fc1", "fc2", c.hidden, c.file.size("intermediate_size"), true, c.act));
+    dropout = &child<Dropout>("dropout", c.hidden_dropout);
+  }
+
+ protected:
+  X forward(X hidden_states, const LayerCall& call) override {
+    X residual = hidden_states;
+    hidden_states = (*layernorm_before)(hidden_states);
+    X weights;
+    std::tie(hidden_states, weights) = (*attention_)(hidden_states, call);
+    hidden_states = (*dropout)(hidden_states);
+    hidden_states = hidden_states.add(residual);
+    residual = hidden_states;
+    hidden_states = (*layernorm_after)(hidden_states);
+    hidden_states = (*mlp_)(hidden_states);
+    hidden_states = (*dropout)(hidden_states);
+    hidden_states = hidden_states.add(residual);
+    return hidden_states;
+  }
+
+ private:
+  MixerPtr attention_;
+  LayerNorm *layernorm_before, *layernorm_after;
+  UnaryPtr mlp_;
+  Dropout* dropout;
+};
+
+class VitPooler final : public Unary {
+ public:
+  VitPooler(const VisionConfig& c, const std::string& prefix)
+      : Unary(prefix + "Pooler"),
+        dense(child<Linear>("dense", c.hidden, c.file.size_or("pooler_output_size", c.hidden))),
+        activation(child<Activation>("activation", c.file.text_or("pooler_act", "tanh"))) {}
+
+ protected:
+  X forward(X hidden_states) override {
+    X first_token_tensor = hidden_states.whole_slices(1).select(1, 0);
+    X pooled_output = dense(first_token_tensor);
+    pooled_output = activation(pooled_output);
+    return pooled_output;
+  }
+
+ private:
+  Linear& dense;
+  Activation& activation;
+};
+
+class VitModel final : public Base {
+ public:
+  VitModel(const VisionConfig& c, const VitForm& form, bool pools)
+      : Base(form.prefix + "Model"),
+        embeddings_(register_module("embeddings", std::make_shared<VitEmbeddings>(c, form))),
+        layers_(*this, "layers", c.layers, [&](I) { return std::make_shared<VitLayer>(c, form.prefix); }),
+        layernorm(child<LayerNorm>("layernorm", c.hidden)) {
+    if (pools && form.pools) pooler_ = register_module("pooler", std::make_shared<VitPooler>(c, form.prefix));
+  }
+  /// last_hidden_state and pooler_output.
+  Pair operator()(X pixel_values) {
+    Entered scope(*this);
+    X embedding_output = (*embeddings_)(pixel_values);
+    X hidden_states = embedding_output;
+    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, LayerCall{});
+    X sequence_output = layernorm(hidden_states);
+    X pooled_output;
+    if (pooler_) pooled_output = (*pooler_)(sequence_output);
+    return {sequence_output, pooled_output};
+  }
+
+ private:
+  UnaryPtr embeddings_;
+  Layers<VitLayer> layers_;
+  LayerNorm& layernorm;
+  UnaryPtr pooler_;
+};
+
+class VitNetwork final : public VisionNetwork {
+ public:
+  VitNetwork(const VisionConfig& c, const VitForm& form)
+      : VisionNetwork(form.prefix + (c.options.task == Task::base ? "Model" : "ForImageClassification"), c),
+        model_(register_module(form.base, std::make_shared<VitModel>(c, form, c.options.task == Task::base))) {
+    if (c.options.task != Task::base) classifier_ = &child<Linear>("classifier", c.hidden, num_labels(c.file));
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    check_size(batch.input);
+    auto [sequence_output, pooler_output] = (*model_)(batch.input);
+    if (!classifier_) return {model_output({sequence_output, pooler_output}), {}};
+    X pooled_output = sequence_output.whole_slices(1).select(1, 0);
+    if (runtime().settings.torch.full_slice_records_node()) pooled_output = pooled_output.slice(1, std::nullopt, std::nullopt);
+    X logits = (*classifier_)(pooled_output);
+    X loss;
+    if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(c_.file));
+    return {model_output({loss, logits}), loss};
+  }
+
+ private:
+  std::shared_ptr<VitModel> model_;
+  Linear* classifier_ = nullptr;
+};
+
+NetworkPtr vit(const Config& config, const Options& o) {
+  return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "ViT", .base = "vit"});
+}
+NetworkPtr deit(const Config& config, const Options& o) {
+  return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "DeiT", .base = "deit", .distills = true});
+}
+NetworkPtr vit_msn(const Config& config, const Options& o) {
+  return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "ViTMSN", .base = "vit", .pools = false});
+}
+const Family vit_family{{"vit"}, {{Task::image_cls, "ViTForImageClassification", vit}, {Task::base, "ViTModel", vit}}};
+const Family deit_family{{"deit"}, {{Task::image_cls, "DeiTForImageClassification", deit}, {Task::base, "DeiTModel", deit}}};
+const Family vit_msn_family{{"vit_msn"},
+                            {{Task::image_cls, "ViTMSNForImageClassification", vit_msn}, {Task::base, "ViTMSNModel", vit_msn}}};
+
+}  // namespace
+}  // namespace memest::hf
