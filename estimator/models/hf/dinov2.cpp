@@ -1,4 +1,5 @@
 // models/dinov2 and models/dinov2_with_registers.
+#include "models/hf/encoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/vision.h"
 
@@ -78,7 +79,7 @@ class DinoLayer final : public DecoderLayer {
  public:
   DinoLayer(const VisionConfig& c, const std::string& prefix) : DecoderLayer(prefix + "Layer", c.options) {
     norm1 = &child<LayerNorm>("norm1", c.hidden);
-    attention_ = register_module("attention", make_vision_attention(prefix + "Attention", c));
+    attention_ = register_module("attention", make_vision_attention(prefix + "Attention", c, bert_eager_attention_forward));
     layer_scale1 = &child<LayerScale>("layer_scale1", prefix, c.hidden);
     drop_path = &child<DropPath>("drop_path", prefix, c.file.number_or("drop_path_rate", 0.0));
     norm2 = &child<LayerNorm>("norm2", c.hidden);

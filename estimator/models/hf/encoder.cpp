@@ -26,7 +26,7 @@ EncoderConfig::EncoderConfig(const Config& f, const Options& o) : file(f), optio
   tie = f.boolean_or("tie_word_embeddings", true);
 }
 
-Pair bert_eager_attention_forward(const X& query, const X& key, const X& value, const AttentionCall& call) {
+Pair bert_eager_attention_forward(X query, X key, X value, AttentionCall call) {
   X attn_weights = query.matmul(key.transpose(2, 3)).mul(1.0);
   if (call.mask) attn_weights = attn_weights.add(call.mask);
   attn_weights = attn_weights.softmax(-1);
@@ -36,7 +36,8 @@ Pair bert_eager_attention_forward(const X& query, const X& key, const X& value, 
   return {attn_output, attn_weights};
 }
 Pair bert_attention_interface(const Options& options, X query, X key, X value, AttentionCall call) {
-  if (options.attention == Attention::eager) return bert_eager_attention_forward(query, key, value, call);
+  if (options.attention == Attention::eager)
+    return bert_eager_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
   return sdpa_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
 }
 

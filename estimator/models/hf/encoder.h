@@ -18,7 +18,7 @@ struct EncoderConfig {
 };
 
 /// eager_attention_forward of bert: the softmax keeps the scores' type.
-Pair bert_eager_attention_forward(const X& query, const X& key, const X& value, const AttentionCall& call);
+Pair bert_eager_attention_forward(X query, X key, X value, AttentionCall call);
 Pair bert_attention_interface(const Options& options, X query, X key, X value, AttentionCall call);
 
 /// BertSelfAttention.

@@ -50,9 +50,9 @@ class PatchEmbeddings final : public Unary {
 
 class VisionAttention final : public Mixer {
  public:
-  VisionAttention(std::string type, const VisionConfig& c)
+  VisionAttention(std::string type, const VisionConfig& c, Pair (*eager)(X, X, X, AttentionCall))
       : Mixer(std::move(type)),
-        options_(c.options),
+        attend_(c.options.attention == Attention::eager ? eager : sdpa_attention_forward),
         head_dim_(c.head_dim),
         dropout_(c.attention_dropout),
         q_proj(child<Linear>("q_proj", c.hidden, c.heads * c.head_dim, c.qkv_bias)),
@@ -68,15 +68,15 @@ class VisionAttention final : public Mixer {
     X key_states = k_proj(hidden_states).view(hidden_shape).transpose(1, 2);
     X value_states = v_proj(hidden_states).view(hidden_shape).transpose(1, 2);
     auto [attn_output, attn_weights] =
-        attention_interface(options_, query_states, key_states, value_states,
-                            {.mask = call.mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = false});
+        attend_(query_states, key_states, value_states,
+                {.mask = call.mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = false});
     attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
     attn_output = o_proj(attn_output);
     return {attn_output, attn_weights};
   }
 
  private:
-  const Options options_;
+  Pair (*attend_)(X, X, X, AttentionCall);
   I head_dim_;
   double dropout_;
   Linear &q_proj, &k_proj, &v_proj, &o_proj;
@@ -85,6 +85,8 @@ class VisionAttention final : public Mixer {
 }  // namespace
 
 UnaryPtr make_patch_embeddings(std::string type, const VisionConfig& c) { return std::make_shared<PatchEmbeddings>(std::move(type), c); }
-MixerPtr make_vision_attention(std::string type, const VisionConfig& c) { return std::make_shared<VisionAttention>(std::move(type), c); }
+MixerPtr make_vision_attention(std::string type, const VisionConfig& c, Pair (*eager)(X, X, X, AttentionCall)) {
+  return std::make_shared<VisionAttention>(std::move(type), c, eager);
+}
 
 }  // namespace memest::hf

@@ -17,8 +17,8 @@ struct VisionConfig {
 
 /// ViTPatchEmbeddings: a convolution of the patches, flattened; called `projection`.
 UnaryPtr make_patch_embeddings(std::string type, const VisionConfig& c);
-/// ViTAttention.
-MixerPtr make_vision_attention(std::string type, const VisionConfig& c);
+/// ViTAttention. `eager`: the module's eager_attention_forward.
+MixerPtr make_vision_attention(std::string type, const VisionConfig& c, Pair (*eager)(X query, X key, X value, AttentionCall call));
 
 /// A network on pixel_values: its inputs and sizes.
 class VisionNetwork : public Network {

@@ -47,7 +47,7 @@ class VitEmbeddings final : public Unary {
 class VitLayer final : public DecoderLayer {
  public:
   VitLayer(const VisionConfig& c, const std::string& prefix) : DecoderLayer(prefix + "Layer", c.options) {
-    attention_ = register_module("attention", make_vision_attention(prefix + "Attention", c));
+    attention_ = register_module("attention", make_vision_attention(prefix + "Attention", c, eager_attention_forward));
     layernorm_before = &child<LayerNorm>("layernorm_before", c.hidden);
     layernorm_after = &child<LayerNorm>("layernorm_after", c.hidden);
     mlp_ = register_module("mlp", make_plain_mlp(prefix + "MLP", "fc1", "fc2", c.hidden, c.file.size("intermediate_size"), true, c.act));
