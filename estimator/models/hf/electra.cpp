@@ -35,7 +35,9 @@ NetworkPtr electra(const Config& config, const Options& o) {
                               {"generator_lm_head", make_linear(c.embedding, c.vocab)}};
   };
   f.ties = {{"generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"}};
-  f.classifier = [](const EncoderConfig& c) { return make_classification_head("ElectraClassificationHead", c, "gelu"); };
+  f.classifier = [](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"classifier", make_classification_head("ElectraClassificationHead", c, "gelu")}};
+  };
   return make_encoder(config, o, std::move(f));
 }
 const Family electra_family{{"electra"}, encoder_classes("Electra", electra)};

@@ -8,7 +8,7 @@ EncoderConfig::EncoderConfig(const Config& f, const Options& o) : file(f), optio
   vocab = f.size("vocab_size");
   hidden = f.size("hidden_size");
   embedding = hidden;
-  intermediate = f.size("intermediate_size");
+  intermediate = f.size_or("intermediate_size", 0);
   layers = layer_count(f);
   heads = f.size("num_attention_heads");
   positions = f.size("max_position_embeddings");
@@ -245,6 +245,36 @@ class UnaryLinear final : public Unary {
   X forward(X input) override { return ops::linear(input, parameter(0), parameter(1)); }
 };
 
+class UnaryActivation final : public Unary {
+ public:
+  explicit UnaryActivation(const std::string& name) : Unary(Activation(name).type()), activation_(name) {}
+
+ protected:
+  X forward(X x) override { return activation_.forward(x); }
+
+ private:
+  Activation activation_;
+};
+
+class UnaryDropout final : public Unary {
+ public:
+  explicit UnaryDropout(double p) : Unary("Dropout"), p_(p) {}
+
+ protected:
+  X forward(X x) override { return ops::dropout(x, p_, training); }
+
+ private:
+  double p_;
+};
+
+class FirstToken final : public Unary {
+ public:
+  FirstToken() : Unary("FirstToken") {}
+
+ protected:
+  X forward(X x) override { return x.whole_slices(1).select(1, 0); }
+};
+
 class ClassificationHead final : public Unary {
  public:
   ClassificationHead(std::string type, const EncoderConfig& c, const std::string& act)
@@ -359,6 +389,25 @@ struct Shared {
 };
 using SharedPtr = std::shared_ptr<const Shared>;
 
+/// Modules called one after another, registered with their owner.
+class Chain {
+ public:
+  void add(nn::Module& owner, const EncoderForm::Heads& heads) {
+    for (auto& [name, module] : heads) {
+      modules_.push_back(module);
+      if (!name.empty()) owner.register_module(name, module);
+    }
+  }
+  bool empty() const { return modules_.empty(); }
+  X operator()(X x) const {
+    for (auto& module : modules_) x = (*module)(x);
+    return x;
+  }
+
+ private:
+  std::vector<UnaryPtr> modules_;
+};
+
 class EncoderStack final : public Base {
  public:
   explicit EncoderStack(const Shared& s)
@@ -388,9 +437,14 @@ class EncoderModel final : public Base {
   EncoderModel(SharedPtr s, bool pools) : Base(s->form.prefix + "Model"), s_(s) {
     embeddings_ = register_module("embeddings", s->form.embeddings(s->c));
     if (s->form.project && s->c.embedding != s->c.hidden) project_ = &child<Linear>("embeddings_project", s->c.embedding, s->c.hidden);
-    encoder_ = register_module("encoder", std::make_shared<EncoderStack>(*s));
+    if (s->form.encoder)
+      own_encoder_ = register_module(s->form.encoder_name, s->form.encoder(s->c));
+    else
+      encoder_ = register_module(s->form.encoder_name, std::make_shared<EncoderStack>(*s));
     if (!s->form.norm_after.empty()) norm_ = &child<LayerNorm>(s->form.norm_after, s->c.hidden);
-    if (pools && s->form.pools) pooler_ = register_module("pooler", make_pooler(s->form.prefix + "Pooler", s->c));
+    if (pools && s->form.pools)
+      pooler_.add(*this,
+                  s->form.pooler ? s->form.pooler(s->c) : EncoderForm::Heads{{"pooler", make_pooler(s->form.prefix + "Pooler", s->c)}});
   }
   Output operator()(X input_ids, bool use_cache = true) {
     Entered scope(*this);
@@ -401,17 +455,19 @@ class EncoderModel final : public Base {
     X embedding_output = (*embeddings_)(input_ids);
     if (project_) embedding_output = (*project_)(embedding_output);
     X attention_mask = s_->c.is_decoder ? create_causal_mask({o, embedding_output, cache.get()}) : create_bidirectional_mask();
-    X encoder_output = (*encoder_)(embedding_output, LayerCall{attention_mask, {}, {}, cache.get()});
+    X encoder_output =
+        own_encoder_ ? (*own_encoder_)(embedding_output) : (*encoder_)(embedding_output, LayerCall{attention_mask, {}, {}, cache.get()});
     X sequence_output = encoder_output;
     if (norm_) sequence_output = (*norm_)(sequence_output);
     X pooled_output;
-    if (pooler_) pooled_output = (*pooler_)(sequence_output);
+    if (!pooler_.empty()) pooled_output = pooler_(sequence_output);
     return {sequence_output, pooled_output, cache};
   }
 
  private:
   SharedPtr s_;
-  UnaryPtr embeddings_, pooler_;
+  UnaryPtr embeddings_, own_encoder_;
+  Chain pooler_;
   Linear* project_ = nullptr;
   std::shared_ptr<EncoderStack> encoder_;
   LayerNorm* norm_ = nullptr;
@@ -432,7 +488,7 @@ class EncoderForLM final : public EncoderNetwork {
  public:
   EncoderForLM(SharedPtr s, const std::string& suffix) : EncoderNetwork(s, suffix) {
     if (!s->form.lm_head_first) add_model(false);
-    for (auto& [name, module] : s->form.lm_head(s->c)) head_.push_back(register_module(name, module));
+    head_.add(*this, s->form.lm_head(s->c));
     if (s->form.lm_head_first) add_model(false);
     if (!s->c.tie) return;
     for (auto& [from, to] : s->form.ties) tie(from, to);
@@ -441,8 +497,8 @@ class EncoderForLM final : public EncoderNetwork {
     Entered scope(*this);
     const bool causal = options_.task == Task::causal_lm;
     auto outputs = (*model_)(batch.input, !batch.labels);
-    X logits = causal ? outputs.last_hidden_state.whole_slices(3) : outputs.last_hidden_state;
-    for (auto& module : head_) logits = (*module)(logits);
+    X hidden_states = causal ? outputs.last_hidden_state.whole_slices(3) : outputs.last_hidden_state;
+    X logits = head_(hidden_states);
     X loss;
     if (batch.labels)
       loss = causal ? causal_lm_loss(logits, batch.labels, s_->c.vocab) : flat_cross_entropy(logits, batch.labels, s_->c.vocab);
@@ -450,7 +506,7 @@ class EncoderForLM final : public EncoderNetwork {
   }
 
  private:
-  std::vector<UnaryPtr> head_;
+  Chain head_;
 };
 
 class EncoderForSequenceClassification final : public EncoderNetwork {
@@ -458,7 +514,7 @@ class EncoderForSequenceClassification final : public EncoderNetwork {
   explicit EncoderForSequenceClassification(SharedPtr s) : EncoderNetwork(s, "ForSequenceClassification") {
     add_model(!s->form.classifier);
     if (s->form.classifier) {
-      head_ = register_module("classifier", s->form.classifier(s->c));
+      head_.add(*this, s->form.classifier(s->c));
     } else {
       dropout_ = &child<Dropout>("dropout", s->c.classifier_dropout);
       classifier_ = &child<Linear>("classifier", s->c.hidden, num_labels(s->c.file));
@@ -467,16 +523,16 @@ class EncoderForSequenceClassification final : public EncoderNetwork {
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto outputs = (*model_)(batch.input);
-    X pooled_output = head_ ? outputs.last_hidden_state : outputs.pooler_output;
+    X pooled_output = head_.empty() ? outputs.pooler_output : outputs.last_hidden_state;
     if (dropout_) pooled_output = (*dropout_)(pooled_output);
-    X logits = head_ ? (*head_)(pooled_output) : (*classifier_)(pooled_output);
+    X logits = head_.empty() ? (*classifier_)(pooled_output) : head_(pooled_output);
     X loss;
     if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(s_->c.file));
     return {model_output({loss, logits}), loss};
   }
 
  private:
-  UnaryPtr head_;
+  Chain head_;
   Dropout* dropout_ = nullptr;
   Linear* classifier_ = nullptr;
 };
@@ -531,6 +587,9 @@ UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, EmbeddingsFor
   return std::make_shared<WordEmbeddings>(std::move(type), c, form);
 }
 UnaryPtr make_linear(I in, I out) { return std::make_shared<UnaryLinear>(in, out); }
+UnaryPtr make_activation(const std::string& name) { return std::make_shared<UnaryActivation>(name); }
+UnaryPtr make_dropout(double p) { return std::make_shared<UnaryDropout>(p); }
+UnaryPtr make_first_token() { return std::make_shared<FirstToken>(); }
 UnaryPtr make_classification_head(std::string type, const EncoderConfig& c, const std::string& act) {
   return std::make_shared<ClassificationHead>(std::move(type), c, act);
 }
@@ -544,7 +603,9 @@ EncoderForm roberta_form(const std::string& prefix, const std::string& base, Emb
   f.embeddings = [=](const EncoderConfig& c) { return make_embeddings(prefix + "Embeddings", c, embeddings); };
   f.lm_head = [=](const EncoderConfig& c) { return EncoderForm::Heads{{"lm_head", make_roberta_lm_head(c, prefix)}}; };
   f.ties = {{"lm_head.decoder.weight", base + ".embeddings.word_embeddings.weight"}, {"lm_head.decoder.bias", "lm_head.bias"}};
-  f.classifier = [=](const EncoderConfig& c) { return make_classification_head(prefix + "ClassificationHead", c, "tanh"); };
+  f.classifier = [=](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"classifier", make_classification_head(prefix + "ClassificationHead", c, "tanh")}};
+  };
   return f;
 }
 EncoderForm bert_form(const std::string& prefix, const std::string& base) {
@@ -561,6 +622,7 @@ EncoderForm bert_form(const std::string& prefix, const std::string& base) {
 NetworkPtr make_encoder(const Config& config, const Options& options, EncoderForm form) {
   EncoderConfig c(config, options);
   if (form.project) c.embedding = config.size("embedding_size");
+  if (form.adjust) form.adjust(c);
   auto s = std::make_shared<const Shared>(Shared{std::move(c), std::move(form)});
   switch (options.task) {
     case Task::seq_cls: return std::make_shared<EncoderForSequenceClassification>(s);
@@ -569,6 +631,12 @@ NetworkPtr make_encoder(const Config& config, const Options& options, EncoderFor
     case Task::causal_lm: return std::make_shared<EncoderForLM>(s, s->form.causal_name.empty() ? "ForCausalLM" : s->form.causal_name);
     default: return std::make_shared<EncoderForLM>(s, "ForMaskedLM");
   }
+}
+std::vector<TaskClass> bidirectional_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
+  return {{Task::masked_lm, prefix + "ForMaskedLM", make},
+          {Task::seq_cls, prefix + "ForSequenceClassification", make},
+          {Task::token_cls, prefix + "ForTokenClassification", make},
+          {Task::base, prefix + "Model", make}};
 }
 std::vector<TaskClass> encoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
                                        const std::string& causal_name) {

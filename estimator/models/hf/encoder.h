@@ -56,8 +56,11 @@ struct EmbeddingsForm {
 };
 /// BertEmbeddings and RobertaEmbeddings: words, types from the buffer, and positions.
 UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, EmbeddingsForm form);
-/// nn.Linear and nn.LayerNorm as modules of a chain.
+/// nn.Linear, an activation, nn.Dropout and x[:, 0] as modules of a chain.
 UnaryPtr make_linear(I in, I out);
+UnaryPtr make_activation(const std::string& name);
+UnaryPtr make_dropout(double p);
+UnaryPtr make_first_token();
 /// RobertaClassificationHead: out(dropout(act(dense(dropout(x[:, 0, :]))))).
 UnaryPtr make_classification_head(std::string type, const EncoderConfig& c, const std::string& act);
 /// BertOnlyMLMHead, whose `predictions` hold the transform, the decoder and its bias.
@@ -66,22 +69,29 @@ UnaryPtr make_mlm_head(const EncoderConfig& c, const std::string& prefix);
 UnaryPtr make_roberta_lm_head(const EncoderConfig& c, const std::string& prefix);
 
 struct EncoderForm {
+  /// Modules that are called one after another; those without a name are functions of the forward.
+  using Heads = std::vector<std::pair<std::string, UnaryPtr>>;
   std::string prefix = "Bert";  ///< of the class names
   std::string base_prefix = "bert";
+  /// What the class names or defaults otherwise.
+  std::function<void(EncoderConfig& c)> adjust = {};
   std::function<UnaryPtr(const EncoderConfig& c)> embeddings = {};
   bool project = false;  ///< the embeddings have config.embedding_size, and embeddings_project where it differs
+  std::string encoder_name = "encoder";
+  /// The encoder of a family whose layers are no list.
+  std::function<UnaryPtr(const EncoderConfig& c)> encoder = {};
   std::function<DecoderLayerPtr(const EncoderConfig& c, I layer)> layer = {};
-  std::string encoder_norm = {};  ///< the encoder's norm after its layers
-  std::string norm_after = {};    ///< the model's norm after the encoder
-  bool pools = true;              ///< has a pooler
+  std::string encoder_norm = {};                             ///< the encoder's norm after its layers
+  std::string norm_after = {};                               ///< the model's norm after the encoder
+  bool pools = true;                                         ///< has a pooler
+  std::function<Heads(const EncoderConfig& c)> pooler = {};  ///< BertPooler unless given
   /// The modules of the language-model head, in order.
-  using Heads = std::vector<std::pair<std::string, UnaryPtr>>;
   std::function<Heads(const EncoderConfig& c)> lm_head = {};
   bool lm_head_first = false;  ///< registered before the model
   /// The tied parameters: from, to; in the class of a head.
   std::vector<std::pair<std::string, std::string>> ties = {};
   /// Sequence classification over the whole sequence_output; without it the pooled output gets dropout and `classifier`.
-  std::function<UnaryPtr(const EncoderConfig& c)> classifier = {};
+  std::function<Heads(const EncoderConfig& c)> classifier = {};
   std::string causal_name = {};  ///< PREFIXForCausalLM unless given
 };
 /// The names of RoBERTa's classes: their embeddings, lm_head and classifier. `base`: of the model in them.
@@ -92,5 +102,7 @@ NetworkPtr make_encoder(const Config& config, const Options& options, EncoderFor
 /// PREFIXForMaskedLM and the rest, made by `make`.
 std::vector<TaskClass> encoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
                                        const std::string& causal_name = {});
+/// The same without PREFIXForCausalLM.
+std::vector<TaskClass> bidirectional_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options));
 
 }  // namespace memest::hf
