@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,15 @@ class Base : public nn::Module {
   Value forward(const Values&, const KeywordArguments&) final { throw Error(type() + " is called from C++ only"); }
 };
 
+/// Drops a tensor or tensors; other arguments hold none.
+template <class V>
+void let_go(V& argument) {
+  if constexpr (std::is_base_of_v<Tensor, V>)
+    argument.reset();
+  else
+    memest::detail::drop(argument);
+}
+
 /// A module with `forward(...)`: calling it enters the trace, holds the arguments until the forward returns, and drops them then, as
 /// Python's `module(*args)` does.
 template <class Self>
@@ -35,7 +45,7 @@ class Module : public Base {
   auto operator()(A... arguments) {
     Entered scope(*this);
     auto result = static_cast<Self*>(this)->forward(arguments...);
-    (memest::detail::drop(arguments), ...);
+    (let_go(arguments), ...);
     return result;
   }
 };
