@@ -112,6 +112,11 @@ GETTERS = {
         "d_model": lambda m: m.self_attn.embed_dim, "nhead": lambda m: m.self_attn.num_heads, "dim_feedforward": lambda m: m.linear1.out_features, "dropout": lambda m: m.dropout.p,
         "activation": lambda m: "gelu" if m.activation is nn.functional.gelu else "relu", "layer_norm_eps": lambda m: m.norm1.eps, "batch_first": lambda m: m.self_attn.batch_first,
         "bias": lambda m: m.linear1.bias is not None}.items()},
+    **{("Transformer", argument): get for argument, get in {
+        "num_encoder_layers": lambda m: len(m.encoder.layers), "num_decoder_layers": lambda m: len(m.decoder.layers), "dim_feedforward": lambda m: m.encoder.layers[0].linear1.out_features,
+        "dropout": lambda m: m.encoder.layers[0].dropout.p, "activation": lambda m: "gelu" if m.encoder.layers[0].activation is nn.functional.gelu else "relu",
+        "layer_norm_eps": lambda m: m.encoder.layers[0].norm1.eps, "norm_first": lambda m: m.encoder.layers[0].norm_first, "bias": lambda m: m.encoder.layers[0].linear1.bias is not None,
+        "custom_encoder": lambda m: None, "custom_decoder": lambda m: None}.items()},
     ("TransformerEncoder", "encoder_layer"): lambda m: m.layers[0],
     ("TransformerDecoder", "decoder_layer"): lambda m: m.layers[0],
     ("MultiheadAttention", "bias"): lambda m: m.in_proj_bias is not None,
