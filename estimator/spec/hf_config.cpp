@@ -123,9 +123,15 @@ hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Js
     const std::string name = file["architectures"][0].get<std::string>();
     for (auto& c : family.classes)
       if (name == c.class_name) return c.task;
-    if (auto task = hf::task_of_class(name))
-      for (auto& c : family.classes)
-        if (c.task == *task) return *task;
+    const auto task = hf::task_of_class(name);
+    const auto built = std::find_if(family.classes.begin(), family.classes.end(), [&](auto& c) { return !task || c.task == *task; });
+    const auto& taken = built == family.classes.end() ? family.classes[0] : *built;
+    runtime().diagnostics.add(
+        {Diagnostic::Severity::warning, "other-class",
+         fmt::format("the file names {}, which memest does not build: taken as {}, whose head may have other parameters",
+                     name.substr(0, 80), taken.class_name),
+         "/architectures/0", "choose the head with --task"});
+    return taken.task;
   }
   return family.classes[0].task;
 }
