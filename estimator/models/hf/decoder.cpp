@@ -392,7 +392,7 @@ std::shared_ptr<DecoderBody> make_body(const std::shared_ptr<const DecoderConfig
 class DecoderForCausalLM final : public Network {
  public:
   DecoderForCausalLM(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
-      : Network(form->prefix + "ForCausalLM", c->options),
+      : Network(form->prefix + form->causal_suffix, c->options),
         c_(c),
         form_(form),
         model_(register_module(form->base_prefix, make_body(c, form))),

@@ -172,6 +172,7 @@ struct DecoderForm {
   const char* layers_name = "layers";
   const char* norm_name = "norm";
   const char* head_name = "lm_head";
+  const char* causal_suffix = "ForCausalLM";  ///< of the class with that head
   bool head_bias = false;
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
