@@ -177,7 +177,7 @@ NetworkPtr gpt2(const Config& config, const Options& o) {
   return make_decoder(config, o, std::move(f));
 }
 const Family gpt2_family{
-    {"gpt2"},
+    {"gpt2", "gpt-sw3"},
     {{Task::causal_lm, "GPT2LMHeadModel", gpt2}, {Task::seq_cls, "GPT2ForSequenceClassification", gpt2}, {Task::base, "GPT2Model", gpt2}}};
 
 }  // namespace
