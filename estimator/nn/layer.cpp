@@ -27,9 +27,12 @@ const std::unordered_map<std::string, std::vector<const FunctionRecord*>>& funct
   return *table;
 }
 
-/// "torch.nn.functional.relu", "F.relu", "operator.add", "torch.Tensor.add": the last part.
+/// "torch.nn.functional.relu", "F.relu", "operator.add", "torch.Tensor.add": the last part; "torch.fft.rfft": fft_rfft, as aten names it.
 std::string bare(const std::string& name) {
   if (name.find('.') == name.npos) return name;
+  for (const char* module : {"fft", "linalg"})
+    if (const std::string prefix = fmt::format("torch.{}.", module); name.starts_with(prefix))
+      return fmt::format("{}_{}", module, name.substr(prefix.size()));
   for (const char* prefix : {"torch.nn.functional.", "torch.Tensor.", "torch._C._nn.", "torch._C.", "torch.special.", "torch.", "F.",
                              "operator.", "_operator.", "math."})
     if (name.starts_with(prefix)) return bare(name.substr(std::string_view(prefix).size()));

@@ -270,6 +270,7 @@ MEMEST_CAST(long, int64)
 MEMEST_CAST(int, int32)
 MEMEST_CAST(bool, boolean)
 #undef MEMEST_CAST
+const Function type{"type(Tensor self, ScalarType dtype)", [](T x, DType dtype) { return ops::to(x, dtype); }};
 const Function type_as{"type_as(Tensor self, Tensor other)", [](T x, T other) { return ops::to(x, other.dtype()); }};
 
 }  // namespace
