@@ -23,6 +23,12 @@ RunSettings settings_of(const EstimateRequest& request, const Device& device, Al
   return settings;
 }
 
+int last_step_of(const MemoryTrace& trace) {
+  int last = 0;
+  for (auto& p : trace.phases) last = std::max(last, p.step);
+  return last;
+}
+
 /// Bytes of each module: parameters as they load, activations alive at the end of the last step's first forward.
 std::vector<ModuleBytes> module_table(const MemoryTrace& trace) {
   struct Live {
@@ -40,8 +46,7 @@ std::vector<ModuleBytes> module_table(const MemoryTrace& trace) {
     table.push_back(std::move(row));
   }
   std::size_t stop = trace.events.size();  // the end of the last step's first forward
-  int last_step = 0;
-  for (auto& p : trace.phases) last_step = std::max(last_step, p.step);
+  const int last_step = last_step_of(trace);
   for (std::size_t i = 0; i < trace.phases.size(); ++i)
     if (trace.phases[i].phase == Phase::forward && trace.phases[i].step == last_step && trace.phases[i].micro <= 1)
       stop = i + 1 < trace.phases.size() ? trace.phases[i + 1].first_event : trace.events.size();
@@ -81,8 +86,7 @@ void place_peak(Estimate& e) {
 
 Compute compute_of(const MemoryTrace& trace) {
   Compute compute;
-  int last_step = 0;
-  for (auto& p : trace.phases) last_step = std::max(last_step, p.step);
+  const int last_step = last_step_of(trace);
   for (auto& p : trace.phases) {
     if (p.step != last_step) continue;
     if (p.phase == Phase::forward) compute.forward_flops = saturated_add(compute.forward_flops, p.flops);
@@ -114,7 +118,6 @@ std::vector<AllocWhatIf> alloc_what_if(const EstimateRequest& request, const Est
     void (*apply)(AllocatorConfig&);
   };
   static constexpr Change kChanges[] = {
-      {"", [](AllocatorConfig&) {}},
       {"expandable_segments:True", [](AllocatorConfig& c) { c.expandable_segments = true; }},
       {"max_split_size_mb:512", [](AllocatorConfig& c) { c.max_split_size = 512 * kMiB; }},
       {"max_split_size_mb:128", [](AllocatorConfig& c) { c.max_split_size = 128 * kMiB; }},
@@ -123,7 +126,8 @@ std::vector<AllocWhatIf> alloc_what_if(const EstimateRequest& request, const Est
       {"garbage_collection_threshold:0.8,per_process_memory_fraction:1.0",
        [](AllocatorConfig& c) { c.garbage_collection_threshold = 0.8, c.per_process_memory_fraction = 1.0; }},
   };
-  std::vector<AllocWhatIf> rows;
+  std::vector<AllocWhatIf> rows{{"", e.replay.reserved_peak, e.device_peak, {}}};
+  if (e.fit) rows[0].fits = e.fit->fits;
   for (auto& change : kChanges) {
     ReplayOptions options = as_run;
     options.record_events = false;

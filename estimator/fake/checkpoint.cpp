@@ -4,6 +4,8 @@
 #include <deque>
 #include <memory>
 
+#include "fake/kept.h"
+
 namespace memest {
 namespace {
 
@@ -82,12 +84,6 @@ struct Holder final : Packed {
   Tensor unpack() override;
   std::shared_ptr<Frame> frame;
   std::size_t index;
-};
-
-struct Kept final : Packed {
-  explicit Kept(T x) : tensor(x) {}
-  Tensor unpack() override { return tensor; }
-  Tensor tensor;
 };
 
 struct ForwardHooks final : SavedTensorHooks {

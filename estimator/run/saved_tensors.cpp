@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fake/kept.h"
 #include "optim/tensors.h"
 
 namespace memest::run {
@@ -30,12 +31,6 @@ struct SaveOnCpu final : SavedTensorHooks {
   explicit SaveOnCpu(HostBytes& h) : host(h) {}
   std::unique_ptr<Packed> pack(T x) override { return std::make_unique<OnHost>(x, host); }
   HostBytes& host;
-};
-
-struct Kept final : Packed {
-  explicit Kept(T x) : tensor(x) {}
-  Tensor unpack() override { return tensor; }
-  Tensor tensor;
 };
 
 /// Hooks as people write them, one scale for each tensor:

@@ -124,8 +124,8 @@ class Intermediate final : public Unary {
 
 class Pooler final : public Unary {
  public:
-  Pooler(std::string type, const EncoderConfig& c)
-      : Unary(std::move(type)), dense(child<Linear>("dense", c.hidden, c.hidden)), activation(child<Activation>("activation", "tanh")) {}
+  Pooler(std::string type, I hidden, I out, const std::string& act)
+      : Unary(std::move(type)), dense(child<Linear>("dense", hidden, out)), activation(child<Activation>("activation", act)) {}
 
  protected:
   X forward(X hidden_states) override {
@@ -443,8 +443,9 @@ class EncoderModel final : public Base {
       encoder_ = register_module(s->form.encoder_name, std::make_shared<EncoderStack>(*s));
     if (!s->form.norm_after.empty()) norm_ = &child<LayerNorm>(s->form.norm_after, s->c.hidden);
     if (pools && s->form.pools)
-      pooler_.add(*this,
-                  s->form.pooler ? s->form.pooler(s->c) : EncoderForm::Heads{{"pooler", make_pooler(s->form.prefix + "Pooler", s->c)}});
+      pooler_.add(*this, s->form.pooler
+                             ? s->form.pooler(s->c)
+                             : EncoderForm::Heads{{"pooler", make_pooler(s->form.prefix + "Pooler", s->c.hidden, s->c.hidden, "tanh")}});
   }
   Output operator()(X input_ids, bool use_cache = true) {
     Entered scope(*this);
@@ -579,7 +580,9 @@ JointPtr make_residual_output(std::string type, const EncoderConfig& c, I in) {
   return std::make_shared<ResidualOutput>(std::move(type), c, in);
 }
 UnaryPtr make_intermediate(std::string type, const EncoderConfig& c) { return std::make_shared<Intermediate>(std::move(type), c); }
-UnaryPtr make_pooler(std::string type, const EncoderConfig& c) { return std::make_shared<Pooler>(std::move(type), c); }
+UnaryPtr make_pooler(std::string type, I hidden, I out, const std::string& act) {
+  return std::make_shared<Pooler>(std::move(type), hidden, out, act);
+}
 DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix) {
   return std::make_shared<EncoderLayer>(c, layer, prefix);
 }

@@ -44,8 +44,8 @@ using JointPtr = std::shared_ptr<Joint>;
 JointPtr make_residual_output(std::string type, const EncoderConfig& c, I in);
 /// BertIntermediate: act(dense(x)).
 UnaryPtr make_intermediate(std::string type, const EncoderConfig& c);
-/// BertPooler: tanh(dense(x[:, 0])).
-UnaryPtr make_pooler(std::string type, const EncoderConfig& c);
+/// BertPooler and ViTPooler: act(dense(x[:, 0])).
+UnaryPtr make_pooler(std::string type, I hidden, I out, const std::string& act);
 /// BertLayer.
 DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix);
 

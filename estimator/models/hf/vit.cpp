@@ -1,4 +1,5 @@
 // models/vit/modeling_vit.py, and the copies of it: deit and vit_msn.
+#include "models/hf/encoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/vision.h"
 
@@ -77,26 +78,6 @@ class VitLayer final : public DecoderLayer {
   Dropout* dropout;
 };
 
-class VitPooler final : public Unary {
- public:
-  VitPooler(const VisionConfig& c, const std::string& prefix)
-      : Unary(prefix + "Pooler"),
-        dense(child<Linear>("dense", c.hidden, c.file.size_or("pooler_output_size", c.hidden))),
-        activation(child<Activation>("activation", c.file.text_or("pooler_act", "tanh"))) {}
-
- protected:
-  X forward(X hidden_states) override {
-    X first_token_tensor = hidden_states.whole_slices(1).select(1, 0);
-    X pooled_output = dense(first_token_tensor);
-    pooled_output = activation(pooled_output);
-    return pooled_output;
-  }
-
- private:
-  Linear& dense;
-  Activation& activation;
-};
-
 class VitModel final : public Base {
  public:
   VitModel(const VisionConfig& c, const VitForm& form, bool pools)
@@ -104,7 +85,9 @@ class VitModel final : public Base {
         embeddings_(register_module("embeddings", std::make_shared<VitEmbeddings>(c, form))),
         layers_(*this, "layers", c.layers, [&](I) { return std::make_shared<VitLayer>(c, form.prefix); }),
         layernorm(child<LayerNorm>("layernorm", c.hidden)) {
-    if (pools && form.pools) pooler_ = register_module("pooler", std::make_shared<VitPooler>(c, form.prefix));
+    if (pools && form.pools)
+      pooler_ = register_module("pooler", make_pooler(form.prefix + "Pooler", c.hidden, c.file.size_or("pooler_output_size", c.hidden),
+                                                      c.file.text_or("pooler_act", "tanh")));
   }
   /// last_hidden_state and pooler_output.
   Pair operator()(X pixel_values) {
