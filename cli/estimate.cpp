@@ -26,7 +26,7 @@ struct EstimateOptions {
                                                           semantics = "cuda";
   std::string task, attention = "sdpa", experts, use_cache;
   std::vector<std::string> input, set, env;
-  std::int64_t seq = 0;
+  std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
   int steps = 3, grad_accum = 1;
   bool input_grad = false, strict = false, alloc_what_if = false;
   TrainingOptions training;
@@ -74,6 +74,8 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   for (auto& part : split(o.batch, ',')) run.batches.push_back(positive("--batch", part));
   r.read.sizes.emplace_back("batch", run.batches[0]);
   if (o.seq) r.read.sizes.emplace_back("seq", positive("--seq", std::to_string(o.seq)));
+  if (app.count("--src-seq")) r.read.sizes.emplace_back("src_seq", positive("--src-seq", std::to_string(o.src_seq)));
+  if (app.count("--tgt-seq")) r.read.sizes.emplace_back("tgt_seq", positive("--tgt-seq", std::to_string(o.tgt_seq)));
   if (!o.image.empty()) {
     const auto x = o.image.find('x');
     const std::int64_t height = positive("--image", o.image.substr(0, x));
@@ -195,6 +197,11 @@ Command add_estimate(CLI::App& app) {
   const char* model = "Model and input";
   sub->add_option("--batch", o.batch, "Samples of a step; a list (32,32,7) changes from step to step")->group(model)->capture_default_str();
   sub->add_option("--seq", o.seq, "Tokens of a sample: the size \"seq\" of the spec")->group(model);
+  sub->add_option("--src-seq", o.src_seq, "Tokens of an encoder's input, where they are not those of --seq: the size \"src_seq\"")
+      ->group(model);
+  sub->add_option("--tgt-seq", o.tgt_seq,
+                  "Tokens of a decoder's target, the labels or decoder_input_ids, where they are not those of --seq: the size \"tgt_seq\"")
+      ->group(model);
   sub->add_option("--image", o.image, "Height and width of the image, N or HxW: the sizes \"image\", \"height\" and \"width\"")
       ->group(model);
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")

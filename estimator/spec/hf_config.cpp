@@ -142,8 +142,14 @@ class HfModel final : public nn::Model {
   HfModel(hf::NetworkPtr network, bool labels) : network_(std::move(network)), labels_(labels) { root = network_; }
   nn::Outcome forward(const Tensors& batch) override {
     hf::Batch b;
-    b.input = batch[0];
-    if (batch.size() > 1) b.labels = batch[1];
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const std::string& role = inputs[i].name;
+      hf::X& argument = role == "decoder_input_ids"                     ? b.decoder_input
+                        : role == "end_positions"                       ? b.end_positions
+                        : role == "labels" || role == "start_positions" ? b.labels
+                                                                        : b.input;
+      argument = batch[i];
+    }
     return network_->run(std::move(b));
   }
   bool computes_loss() const override { return labels_; }
@@ -205,6 +211,7 @@ class HfConfig final : public Reader {
     o.labels = options.training && o.task != hf::Task::base;
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
+    o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
     auto made = std::find_if(family->classes.begin(), family->classes.end(), [&](auto& c) { return c.task == o.task; });
     hf::NetworkPtr network = made->make(config, o);
     auto model = std::make_unique<HfModel>(network, o.labels);
@@ -213,6 +220,7 @@ class HfConfig final : public Reader {
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
     model->inputs = network->inputs();
+    bind_lengths(*model, options, made->class_name);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;
   }
@@ -225,6 +233,25 @@ class HfConfig final : public Reader {
     const fs::path p(path);
     if (folder) return p.filename().empty() ? p.parent_path().filename().string() : p.filename().string();
     return p.filename() == "config.json" ? model_type : p.stem().string();
+  }
+  /// The source's and the target's length: those of --seq unless they are given.
+  static void bind_lengths(nn::Model& model, const ReadOptions& options, const std::string& class_name) {
+    std::vector<std::string> used;
+    for (auto& input : model.inputs)
+      for (auto& size : input.shape)
+        for (auto& symbol : size.symbols()) used.push_back(symbol);
+    for (const std::string symbol : {"src_seq", "tgt_seq"}) {
+      const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol; });
+      if (std::find(used.begin(), used.end(), symbol) == used.end()) {
+        const bool source = symbol == "src_seq";
+        if (given)
+          throw Error(fmt::format("--{}: {} takes no {} of its own length", source ? "src-seq" : "tgt-seq", class_name,
+                                  source ? "source" : "target"),
+                      "its length is --seq");
+      } else if (auto seq = model.symbols->find("seq"); !given && seq != model.symbols->end()) {
+        model.symbols->insert_or_assign(symbol, seq->second);
+      }
+    }
   }
   static void override_inputs(nn::Model& model, const ReadOptions& options) {
     for (auto& given : options.inputs) {

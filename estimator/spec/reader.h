@@ -11,7 +11,7 @@ namespace memest::spec {
 
 /// What the command line says of sizes and inputs; readers bind it.
 struct ReadOptions {
-  std::vector<std::pair<std::string, std::int64_t>> sizes;  ///< --batch, --seq, --image, --set: symbol and value
+  std::vector<std::pair<std::string, std::int64_t>> sizes;  ///< --batch, --seq, --src-seq, --tgt-seq, --image, --set: symbol and value
   struct InputOverride {
     std::string name;
     std::vector<std::string> shape;  ///< numbers or expressions

@@ -40,4 +40,13 @@ class Cache {
 };
 using CachePtr = std::shared_ptr<Cache>;
 
+/// EncoderDecoderCache: a decoder's own states, and those of the encoder that it attends to.
+struct EncoderDecoderCache {
+  Cache self_attention, cross_attention;
+  void collect(Values& into) const {
+    self_attention.collect(into);
+    cross_attention.collect(into);
+  }
+};
+
 }  // namespace memest::hf

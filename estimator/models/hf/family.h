@@ -14,8 +14,10 @@ namespace memest::hf {
 
 /// What a class's forward is given: the arguments of the call, undefined where it gets none.
 struct Batch {
-  X input;  ///< input_ids, or pixel_values
-  X labels;
+  X input;          ///< input_ids, or pixel_values
+  X labels;         ///< or start_positions
+  X decoder_input;  ///< decoder_input_ids
+  X end_positions;
 };
 
 /// A class of transformers as AutoModelForX.from_config makes it: the root of a run.
@@ -24,7 +26,8 @@ class Network : public Base {
   explicit Network(std::string type, const Options& options) : Base(std::move(type)), options_(options) {}
   /// out = model(**batch): what the output object holds, and its loss.
   virtual nn::Outcome run(Batch batch) = 0;
-  /// The arguments a batch has, in order; their sizes are expressions over batch, seq, image...
+  /// The arguments a batch has, in order, by the names of Batch; their sizes are expressions over batch, seq, image..., and src_seq and
+  /// tgt_seq, which are seq unless given.
   virtual std::vector<nn::InputSpec> inputs() const;
   /// Sizes that the inputs need, with their defaults.
   virtual std::vector<std::pair<std::string, I>> default_sizes() const { return {{"seq", 512}}; }

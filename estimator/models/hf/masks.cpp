@@ -81,15 +81,21 @@ X find_packed_sequence_indices(const Options& options, const X& position_ids) {
 
 struct Sizes {
   I batch, q_length, kv_length, q_offset, kv_offset;
-  X packed, position_ids;
+  X packed, padding;
 };
 Sizes preprocess(const MaskArguments& a, I layer) {
   Sizes s{a.inputs_embeds.size(0), a.inputs_embeds.size(1), a.inputs_embeds.size(1), 0, 0, {}, {}};
+  if (a.attention_mask) {
+    s.padding = a.attention_mask.to(DType::boolean);
+    s.kv_length = s.padding.size(-1);
+  }
   if (a.cache) {
     s.q_offset = a.cache->seen(layer);
     if (layer < I(a.cache->layers().size()))
       std::tie(s.kv_length, s.kv_offset) = a.cache->layers()[std::size_t(layer)].mask_sizes(s.q_length);
-  } else if (a.position_ids) {
+    else
+      s.kv_length = s.q_length;
+  } else if (a.position_ids && !a.attention_mask) {
     X position_ids = a.position_ids;
     if (position_ids.size(0) != s.batch) position_ids = position_ids.expand({s.batch, -1});
     s.packed = find_packed_sequence_indices(a.options, position_ids);
@@ -97,13 +103,28 @@ Sizes preprocess(const MaskArguments& a, I layer) {
   return s;
 }
 
+MaskFunction padding_function(X padding_mask) {
+  return [padding_mask](const X& b, const X&, const X&, const X& kv) { return at(padding_mask, b, kv); };
+}
+/// _ignore_causal_mask_sdpa without a local size.
+bool ignores_causal_mask(const Options& options, const Sizes& s) {
+  auto fast_all = [&](const X& mask) {
+    X equal = aten("eq", {Tensor(aten("sum", {Tensor(mask)})), mask.numel()});
+    return !options.padded;
+  };
+  if ((s.q_length == 1 || s.kv_length == s.q_length) && (!s.padding || fast_all(s.padding))) return true;
+  return s.q_offset == 0 && (!s.padding || (fast_all(s.padding.slice(1, std::nullopt, s.q_length)) &&
+                                            fast_all(aten("bitwise_not", {Tensor(s.padding.slice(1, s.q_length, std::nullopt))}))));
+}
+
 /// sdpa_mask, and eager_mask on top of it.
-X make_mask(const MaskArguments& a, const Sizes& s, const MaskFunction& function, bool skip_causal, bool skip_bidirectional,
+X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool skip_causal, bool skip_bidirectional,
             std::optional<I> local_size) {
   const bool eager = a.options.attention == Attention::eager;
   const bool local = local_size && s.kv_length >= *local_size;
-  if (skip_causal && !eager && !local && (s.q_length == 1 || s.kv_length == s.q_length || s.q_offset == 0)) return {};
+  if (skip_causal && !eager && !local && ignores_causal_mask(a.options, s)) return {};
   if (skip_bidirectional && !local) return {};
+  if (s.padding) function = and_masks(std::move(function), padding_function(s.padding));
   X mask;
   {
     X batch_arange = arange(s.batch);
@@ -127,7 +148,7 @@ X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optio
     function = and_masks(std::move(function), packed_sequences(s.packed));
     skip = false;
   }
-  return make_mask(a, s, function, skip, false, local_size);
+  return make_mask(a, s, std::move(function), skip, false, local_size);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ struct MaskArguments {
   X position_ids = {};     ///< undefined: no look for packed sequences
   I layer = -1;            ///< the cache's layer; -1: the first of the kind
   bool allow_skip = true;  ///< may return none and rely on is_causal
+  X attention_mask = {};   ///< [batch, keys], of any type
 };
 /// create_causal_mask. Undefined where the attention needs none.
 X create_causal_mask(const MaskArguments& a);

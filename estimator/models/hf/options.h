@@ -21,6 +21,10 @@ struct Options {
   /// Without a mask and a cache, transformers looks for packed sequences in the values of position_ids (masking_utils.py
   /// find_packed_sequence_indices), and a packed batch materialises its mask. Values are not known here.
   bool packed = true;
+  /// A model that makes a mask of ones itself reads it back to see that it masks nothing (masking_utils.py fast_all). Values are not known
+  /// here: the mask is kept.
+  bool padded = true;
+  bool target = false;  ///< a target length is given: a call without labels of that length gets decoder_input_ids
 };
 
 }  // namespace memest::hf
