@@ -11,8 +11,8 @@ namespace memest::cli {
 /// As given on the command line.
 struct TrainingOptions {
   std::string clip_grad_norm, clip_grad_value, ema, eval_between, resume = "no", empty_cache = "never", infer_mode = "no_grad",
-                                                                  saved_tensors = "kept", lora;
-  std::vector<std::string> no_decay, freeze;
+                                                                  saved_tensors = "kept", lora, master_weights;
+  std::vector<std::string> no_decay, freeze, parameter_groups;
   bool leak_loss = false;
 };
 void add_training_options(CLI::App& app, TrainingOptions& options);

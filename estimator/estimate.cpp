@@ -161,6 +161,12 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     add("checkpoint", o.checkpointing.text());
     add("saved-tensors", std::string(name_of(o.saved_tensors)));
     add("input-grad", flag(o.input_grad));
+    if (!o.no_decay.empty()) add("no-decay", join(o.no_decay, ","));
+    std::vector<std::string> groups;
+    for (auto& globs : o.parameter_groups) groups.push_back(join(globs, ","));
+    if (!groups.empty()) add("param-group", join(groups, " "));
+    if (!o.freeze.empty()) add("freeze", join(o.freeze, ","));
+    if (!o.master_weights.empty()) add("master-weights", o.master_weights);
     if (o.lora) add("lora", o.lora->text());
   }
   add("loss", e.states.loss, o.loss.empty());

@@ -9,6 +9,7 @@
 #include "ops/ops.h"
 #include "optim/clip_grad.h"
 #include "optim/grad_scaler.h"
+#include "optim/master_weights.h"
 #include "optim/optimizer.h"
 #include "run/averaged_model.h"
 #include "run/checkpointed.h"
@@ -81,6 +82,7 @@ class Loop {
     result_.host_bytes.saved_peak = host_saved_.peak;
     result_.gradient_bytes = training_ ? result_.trainable_bytes : 0;
     result_.averaged_bytes = averaged_ ? averaged_->bytes() : 0;
+    result_.master_bytes = masters_ ? masters_->bytes() : 0;
     result_.trace = std::move(rt_.trace);  // what the end of the loop's names frees belongs to no phase
     return std::move(result_);
   }
@@ -188,21 +190,31 @@ class Loop {
     }
   }
 
+  /// The rest, then each --param-group, then --no-decay; a parameter is in the first that names it.
   optim::ParameterGroups parameter_groups() const {
-    optim::ParameterGroups groups(1);
-    if (o_.no_decay.empty()) {
-      groups[0].parameters = trainable_;
-      return groups;
+    struct Named {
+      const char* option;
+      const std::vector<std::string>& globs;
+      bool decays;
+    };
+    std::vector<Named> named;
+    for (auto& globs : o_.parameter_groups) named.push_back({"--param-group", globs, true});
+    if (!o_.no_decay.empty()) named.push_back({"--no-decay", o_.no_decay, false});
+    optim::ParameterGroups groups(1 + named.size());
+    for (std::size_t i = 0; i < trainable_.size(); ++i) {
+      std::size_t group = 0;
+      for (std::size_t k = 0; k < named.size() && group == 0; ++k)
+        if (matches_any(named[k].globs, trainable_names_[i])) group = k + 1;
+      groups[group].parameters.push_back(trainable_[i]);
     }
-    optim::ParameterGroup undecayed;
-    undecayed.decays = false;
-    for (std::size_t i = 0; i < trainable_.size(); ++i)
-      (matches_any(o_.no_decay, trainable_names_[i]) ? undecayed : groups[0]).parameters.push_back(trainable_[i]);
-    if (undecayed.parameters.empty())
-      throw Error("--no-decay " + join(o_.no_decay, ",") + ": no trainable parameter has such a name",
-                  did_you_mean(o_.no_decay[0], trainable_names_));
-    if (groups[0].parameters.empty()) groups.clear();
-    groups.push_back(std::move(undecayed));
+    for (std::size_t k = 0; k < named.size(); ++k) {
+      groups[k + 1].decays = named[k].decays;
+      if (groups[k + 1].parameters.empty())
+        throw Error(fmt::format("{} {}: no trainable parameter {}has such a name", named[k].option, join(named[k].globs, ","),
+                                k > 0 ? "outside the groups before it " : ""),
+                    did_you_mean(named[k].globs[0], trainable_names_));
+    }
+    if (groups[0].parameters.empty() && !named.empty()) groups.erase(groups.begin());
     return groups;
   }
 
@@ -214,6 +226,10 @@ class Loop {
     if (scaler_ && optimizer_ && optimizer_->needs_closure())
       throw Error("Closure use is not currently supported if GradScaler is enabled",
                   "use --precision amp-bf16 or fp32 with this optimizer");
+    if (!o_.master_weights.empty() && optimizer_) {
+      if (o_.resume != Resume::no) throw Error("--master-weights: --resume is not modelled with it");
+      masters_ = optim::make_master_weights(o_.master_weights, model_dtype(o_.precision), *optimizer_);
+    }
     if (optimizer_ && optimizer_->needs_closure() && o_.grad_accum > 1)
       throw Error("--grad-accum: an optimizer that calls a closure runs the whole step itself", "leave --grad-accum out");
     resume();
@@ -246,13 +262,17 @@ class Loop {
 
   void zero_grad(int step) {
     begin(Phase::zero_grad, step);
-    if (optimizer_) {
+    if (masters_) {
+      masters_->zero_grad();
+    } else if (optimizer_) {
       optimizer_->zero_grad(o_.zero_grad_to_none);
     } else if (o_.zero_grad_to_none) {
       for (auto& p : trainable_) p->grad.reset();
     }
     if (o_.inputs_resident && o_.input_grad && !batch_.empty()) batch_[0]->grad.reset();
   }
+
+  bool zeroes_at(ZeroGradAt where) const { return o_.zero_grad_at == where && !(masters_ && masters_->zeroes_after_step()); }
 
   nn::Outcome outcome_of(const Tensors& batch) {
     nn::Outcome outcome = run_checkpointed(model_, o_.checkpointing, Tensors(batch.begin(), batch.begin() + std::ptrdiff_t(inputs_)));
@@ -276,7 +296,7 @@ class Loop {
       const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
       begin(Phase::inputs, step, micro);
       if (!o_.inputs_resident) batch_on_device(host);
-      if (training_ && micro == 1 && o_.zero_grad_at == ZeroGradAt::start) zero_grad(step);
+      if (training_ && micro == 1 && zeroes_at(ZeroGradAt::start)) zero_grad(step);
       begin(Phase::forward, step, micro);
       if (training_) {
         forward();
@@ -288,7 +308,7 @@ class Loop {
       if (!o_.keep_output) out_ = None{};
       if (o_.leak_loss) leaked_.push_back(loss_value_ ? loss_value_ : loss_input(out_));
       if (!training_) continue;
-      if (micro == 1 && o_.zero_grad_at == ZeroGradAt::before_backward) zero_grad(step);
+      if (micro == 1 && zeroes_at(ZeroGradAt::before_backward)) zero_grad(step);
       begin(Phase::backward, step, micro);
       backward_pass();
     }
@@ -296,7 +316,7 @@ class Loop {
     begin(Phase::optimizer, step);
     optimizer_step();
     if (averaged_) averaged_->update();
-    if (o_.zero_grad_at == ZeroGradAt::end) zero_grad(step);
+    if (zeroes_at(ZeroGradAt::end)) zero_grad(step);
     evaluate(step);
   }
 
@@ -331,6 +351,10 @@ class Loop {
     if (scaler_) {
       Tensor scaled = scaler_->scale(loss_value_);
       memest::backward(scaled);
+    } else if (masters_) {
+      memest::backward(masters_->before_backward(loss_value_));
+      NoGrad guard;
+      masters_->after_backward();
     } else {
       memest::backward(loss_value_);
     }
@@ -340,11 +364,14 @@ class Loop {
     NoGrad guard;
     if (o_.clip_grad_norm || o_.clip_grad_value) {
       if (scaler_ && optimizer_) scaler_->unscale(*optimizer_);
-      if (o_.clip_grad_norm) optim::clip_grad_norm(trainable_);
-      if (o_.clip_grad_value) optim::clip_grad_value(trainable_);
+      if (o_.clip_grad_norm) masters_ ? masters_->clip_grad_norm() : void(optim::clip_grad_norm(trainable_));
+      if (o_.clip_grad_value) masters_ ? masters_->clip_grad_value() : optim::clip_grad_value(trainable_);
     }
     if (!optimizer_) return;
-    if (scaler_) {
+    if (masters_) {
+      masters_->step();
+      if (masters_->zeroes_after_step()) masters_->zero_grad();
+    } else if (scaler_) {
       scaler_->step(*optimizer_);
       scaler_->update();
     } else {
@@ -379,6 +406,7 @@ class Loop {
   std::unique_ptr<AveragedModel> averaged_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradScaler> scaler_;
+  std::unique_ptr<optim::MasterWeights> masters_;
   optim::List checkpoint_;
   std::set<const TensorImpl*> loaded_;
   std::size_t inputs_ = 0;

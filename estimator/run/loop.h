@@ -12,6 +12,7 @@ struct RunResult {
   Bytes parameter_bytes = 0, trainable_bytes = 0, buffer_bytes = 0;  ///< unrounded, shared ones once
   Bytes gradient_bytes = 0, optimizer_state_bytes = 0;
   Bytes averaged_bytes = 0;  ///< of the EMA or SWA copy
+  Bytes master_bytes = 0;    ///< of float32 copies of the parameters
   struct {
     Bytes optimizer_state = 0;
     Bytes saved_peak = 0;  ///< saved tensors that hooks moved to the host: most at one time

@@ -72,7 +72,9 @@ struct RunOptions {
   std::vector<std::int64_t> batches{1};  ///< samples of each step; the last one repeats
   int steps = 3;
   std::string optimizer = "adamw";
-  std::vector<std::string> no_decay;  ///< globs of parameters in a group of their own, with weight_decay=0
+  std::vector<std::string> no_decay;                       ///< globs of parameters in a group of their own, with weight_decay=0
+  std::vector<std::vector<std::string>> parameter_groups;  ///< globs of each further group
+  std::string master_weights;                              ///< a record of optim/master_weights.h; empty: none
   int grad_accum = 1;
   bool zero_grad_to_none = true;
   ZeroGradAt zero_grad_at = ZeroGradAt::start;
