@@ -18,7 +18,7 @@ NetworkPtr blenderbot(const Config& config, const Options& o) {
 NetworkPtr blenderbot_small(const Config& config, const Options& o) {
   Seq2SeqForm f;
   f.prefix = "BlenderbotSmall";
-  f.scales_itself = f.shifts_input = false;
+  f.scales_itself = f.decoder_scales = f.shifts_input = false;
   f.positions = Seq2SeqForm::Positions::learned;
   f.norms_before_positions = true;
   f.keeps_position_ids = false;

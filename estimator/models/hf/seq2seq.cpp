@@ -390,7 +390,7 @@ class Decoder final : public Base {
   std::pair<X, CachesPtr> operator()(X input_ids, X encoder_hidden_states, bool use_cache) {
     Entered scope(*this);
     X inputs_embeds = embed_tokens(input_ids);
-    if (!form_.scales_itself) inputs_embeds = std::move(inputs_embeds).mul(1.0);
+    if (!form_.scales_itself && form_.decoder_scales) inputs_embeds = std::move(inputs_embeds).mul(1.0);
     CachesPtr cache;
     if (use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
     const I batch_size = inputs_embeds.size(0), seq_length = inputs_embeds.size(1);

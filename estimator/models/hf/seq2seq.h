@@ -58,7 +58,8 @@ struct Seq2SeqForm {
   bool norm_before = false;  ///< a layer's norms stand before its parts (mbart)
   /// clamp() of an encoder layer's output in fp16.
   enum class Clamp { if_overflown, always } clamp = Clamp::if_overflown;
-  bool scales_itself = true;  ///< BartScaledWordEmbedding: the embedding's module multiplies
+  bool scales_itself = true;   ///< BartScaledWordEmbedding: the embedding's module multiplies
+  bool decoder_scales = true;  ///< else only the encoder multiplies (blenderbot_small)
   enum class Positions {
     offset,      ///< learned, with two more rows (BartLearnedPositionalEmbedding)
     learned,     ///< BlenderbotLearnedPositionalEmbedding
