@@ -134,6 +134,7 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
     mask = function(batch_arange.unsqueeze(1).unsqueeze(2).unsqueeze(3), head_arange.unsqueeze(0).unsqueeze(2).unsqueeze(3),
                     q_arange.unsqueeze(0).unsqueeze(0).unsqueeze(3), kv_arange.unsqueeze(0).unsqueeze(0).unsqueeze(0));
     mask = mask.expand({s.batch, -1, s.q_length, s.kv_length});
+    mask = leave(std::move(mask), batch_arange, head_arange, q_arange, kv_arange);
   }
   if (!eager) return mask;
   X zero = zeros({}, a.inputs_embeds.dtype());
