@@ -44,10 +44,10 @@ I Cache::first_layer(bool sliding) const {
   return 0;
 }
 void Cache::collect(Values& into) const {
-  for (auto& layer : layers_) {
-    for (auto* x : {&layer.keys, &layer.values, &layer.window_tensor})
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {  // CPython drops a list's items from its end
+    for (auto* x : {&layer->keys, &layer->values, &layer->window_tensor})
       if (*x) into.emplace_back(Tensor(*x));
-    for (auto& x : layer.states)
+    for (auto& x : layer->states)
       if (x) into.emplace_back(Tensor(x));
   }
 }

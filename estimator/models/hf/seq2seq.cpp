@@ -418,7 +418,9 @@ class Decoder final : public Base {
     if (layer_norm) hidden_states = (*layer_norm)(hidden_states);
     attention_mask.reset();
     if (!form_.keeps_ones_mask) causal_mask.reset();
-    return leave(std::pair<X, CachesPtr>{hidden_states, cache}, inputs_embeds, position_ids, causal_mask, positions);
+    inputs_embeds.reset();
+    if (!form_.keeps_position_ids) position_ids = std::move(positions);
+    return leave(std::pair<X, CachesPtr>{hidden_states, cache}, position_ids, causal_mask, positions);
   }
 
  private:
