@@ -2,7 +2,7 @@
 """Records rows of truth for tests/accuracy: record_accuracy_rows.py [--shared ../shared] [--set NAME...]
 
 Copies the numbers of chosen rows from the shared truth into tests/accuracy/rows.jsonl (a row a line: its id, memest's arguments, the states, each
-phase's end and peak, the most reserved), their specs into tests/accuracy/specs/, and for some small rows of each model every allocation into
+phase's end and peak, the most reserved), their specs into tests/accuracy/specs/ (Hugging Face configs into configs/), and for some small rows of each model every allocation into
 tests/accuracy/allocations/. What is chosen stands in SETS. Sets that are not asked for keep their recorded rows.
 """
 import argparse
@@ -31,6 +31,12 @@ SETS = {
         "condition": lambda case: plain_optimizer(case) and not case.get("checkpoint") and not case.get("channels_last"),
         "lists": {"for_each_model": 2, "most_events": 3000},
     },
+    "encoder-decoders": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((bart|plbart)-2layers task=seq2seq precision=(fp16|amp-bf16)|mbart-2layers task=masked-lm precision=fp32|mvp-2layers task=causal-lm"
+               r"|(pegasus|blenderbot|blenderbot-small|marian)-2layers task=seq2seq precision=bf16|pegasus-2layers task=causal-lm precision=fp16)",
+        "condition": lambda case: True,
+    },
 }
 
 
@@ -55,9 +61,10 @@ def arguments_of(scoreboard, case):
         spec = Path(words[1])
         if spec.is_absolute():
             name = f"{slug(case['model'], 48)}-{spec.stem[:6]}.json"
-            (HERE / "specs").mkdir(exist_ok=True)
-            shutil.copyfile(spec, HERE / "specs" / name)
-            words[1] = f"specs/{name}"
+            folder = "configs" if "hf" in case else "specs"
+            (HERE / folder).mkdir(exist_ok=True)
+            shutil.copyfile(spec, HERE / folder / name)
+            words[1] = f"{folder}/{name}"
     return words[1:-2]
 
 

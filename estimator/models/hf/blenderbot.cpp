@@ -12,7 +12,7 @@ NetworkPtr blenderbot(const Config& config, const Options& o) {
   f.norms_embedding = f.shifts_input = false;
   f.positions = Seq2SeqForm::Positions::learned;
   f.keeps_position_ids = false;
-  f.keeps_ones_mask = true;
+  f.keeps_ones_mask = f.names_layer_outputs = true;
   return make_seq2seq(config, o, std::move(f));
 }
 NetworkPtr blenderbot_small(const Config& config, const Options& o) {

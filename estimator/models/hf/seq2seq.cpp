@@ -415,12 +415,14 @@ class Decoder final : public Base {
     }
     hidden_states = ops::dropout(hidden_states, dropout_, training);
     for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, causal_mask, encoder_hidden_states, cache.get());
+    X layer_outputs;
+    if (form_.names_layer_outputs) layer_outputs = hidden_states;
     if (layer_norm) hidden_states = (*layer_norm)(hidden_states);
     attention_mask.reset();
     if (!form_.keeps_ones_mask) causal_mask.reset();
     inputs_embeds.reset();
     if (!form_.keeps_position_ids) position_ids = std::move(positions);
-    return leave(std::pair<X, CachesPtr>{hidden_states, cache}, position_ids, causal_mask, positions);
+    return leave(std::pair<X, CachesPtr>{hidden_states, cache}, position_ids, causal_mask, positions, layer_outputs);
   }
 
  private:
@@ -631,6 +633,11 @@ class ForCausalLM final : public Network {
 NetworkPtr make_seq2seq(const Config& config, const Options& options, Seq2SeqForm form) {
   Seq2SeqConfig c(config, options);
   if (!form.shifts_input) c.options.target = true;
+  for (const char* key : {"encoder_layerdrop", "decoder_layerdrop"})
+    if (options.labels && config.number_or(key, 0.0) > 0)
+      runtime().diagnostics.add({Diagnostic::Severity::note, "layerdrop",
+                                 "layers are skipped at random in training, and a step that skips one takes less: every layer is run here",
+                                 config.pointer() + "/" + key, ""});
   const Task task = options.task;
   auto s = std::make_shared<const Shared>(Shared{std::move(c), std::move(form)});
   switch (task) {

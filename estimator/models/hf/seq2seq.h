@@ -73,6 +73,7 @@ struct Seq2SeqForm {
   bool norms_end = false;                  ///< layer_norm after the layers
   bool ones_mask = true;                   ///< the decoder makes an attention mask of ones
   bool keeps_ones_mask = false;            ///< its name is not bound to the causal mask
+  bool names_layer_outputs = false;        ///< the decoder's last layer_outputs live until it returns (blenderbot)
   X (*shift)(X ids) = shift_tokens_right;  ///< labels to decoder_input_ids
   bool shifts_input = true;                ///< without decoder_input_ids the model shifts input_ids
   bool labels_end_cache = true;            ///< use_cache = False where labels are given
