@@ -208,7 +208,7 @@ class HfConfig final : public Reader {
     o.attention = options.attention == "eager" ? hf::Attention::eager : hf::Attention::sdpa;
     if (!options.experts.empty()) o.experts = options.experts;
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
-    o.labels = options.training && o.task != hf::Task::base;
+    o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });

@@ -17,6 +17,7 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::question_answering, "question-answering"},
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
+                                                   {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
 
 }  // namespace
@@ -58,6 +59,7 @@ std::optional<Task> task_of_class(const std::string& name) {
                                                               {"ForQuestionAnswering", Task::question_answering},
                                                               {"ForConditionalGeneration", Task::seq2seq},
                                                               {"ForImageClassification", Task::image_cls},
+                                                              {"EncoderModel", Task::text_encoding},
                                                               {"Model", Task::base}};
   for (auto& [ending, task] : kEndings)
     if (name.ends_with(ending)) return task;
@@ -70,7 +72,7 @@ std::vector<nn::InputSpec> Network::inputs() const {
   if (!options_.labels) return list;
   if (options_.task == Task::seq_cls)
     list.push_back({"labels", {nn::SizeExpression("batch")}, DType::int64});
-  else if (options_.task != Task::base)
+  else
     list.push_back({"labels", {nn::SizeExpression("batch"), nn::SizeExpression("seq")}, DType::int64});
   return list;
 }
