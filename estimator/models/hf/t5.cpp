@@ -2,6 +2,7 @@
 #include "fake/checkpoint.h"
 #include "models/hf/loss.h"
 #include "models/hf/seq2seq.h"
+#include "ops/indexing.h"
 
 namespace memest::hf {
 namespace {
@@ -362,11 +363,11 @@ class T5Stacks {
   X encode(const X& input_ids) const { return (*encoder_)(input_ids); }
   /// `targets` is called between the stacks, where the class makes the decoder's ids then.
   template <class F>
-  T5Output decode(const X& input_ids, F targets, bool training) const {
+  T5Output decode(const X& input_ids, F targets, bool training, bool use_cache) const {
     X hidden_states = encode(input_ids);
     X decoder_input_ids = targets();
     std::shared_ptr<EncoderDecoderCache> cache;
-    if (options_.use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
+    if (use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
     X last_hidden_state = (*decoder_)(decoder_input_ids, hidden_states, cache.get());
     return {last_hidden_state, hidden_states, cache};
   }
@@ -401,7 +402,8 @@ class T5ForConditionalGeneration final : public T5Network {
     Entered scope(*this);
     X decoder_input_ids = batch.decoder_input;
     T5Output outputs = stacks_.decode(
-        batch.input, [&] { return decoder_input_ids = batch.labels ? shift_tokens_right(batch.labels) : decoder_input_ids; }, training);
+        batch.input, [&] { return decoder_input_ids = batch.labels ? shift_tokens_right(batch.labels) : decoder_input_ids; }, training,
+        options_.use_cache);
     X sequence_output = outputs.last_hidden_state;
     if (c_.scales) sequence_output = sequence_output.mul(1.0);
     X lm_logits = (*lm_head)(sequence_output);
@@ -420,9 +422,14 @@ class T5Model final : public T5Network {
   explicit T5Model(const T5Config& c) : T5Network(c, "Model"), stacks_(*this, c, true) {}
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
-    T5Output outputs = stacks_.decode(
-        batch.input, [&] { return batch.decoder_input; }, training);
+    T5Output outputs = forward(batch.input, batch.decoder_input, options_.use_cache);
     return {seq2seq_output({outputs.last_hidden_state}, outputs.cache.get(), outputs.encoder_last_hidden_state), {}};
+  }
+
+  T5Output forward(X input_ids, X decoder_input_ids, bool use_cache) {
+    Entered scope(*this);
+    return stacks_.decode(
+        input_ids, [&] { return decoder_input_ids; }, training, use_cache);
   }
 
  private:
@@ -443,6 +450,61 @@ class T5EncoderModel final : public Network {
 
  private:
   T5Stacks stacks_;
+};
+
+class T5ClassificationHead final : public Module<T5ClassificationHead> {
+ public:
+  explicit T5ClassificationHead(const T5Config& c)
+      : Module(c.prefix + "ClassificationHead"),
+        dense(child<Linear>("dense", c.width, c.width)),
+        dropout(child<Dropout>("dropout", c.classifier_dropout)),
+        out_proj(child<Linear>("out_proj", c.width, num_labels(c.file))) {}
+  X forward(X hidden_states) {
+    hidden_states = dropout(hidden_states);
+    hidden_states = dense(hidden_states);
+    hidden_states = hidden_states.tanh();
+    hidden_states = dropout(hidden_states);
+    hidden_states = out_proj(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  Linear& dense;
+  Dropout& dropout;
+  Linear& out_proj;
+};
+
+class T5ForSequenceClassification final : public T5Network {
+ public:
+  explicit T5ForSequenceClassification(const T5Config& c)
+      : T5Network(c, "ForSequenceClassification"),
+        transformer_(child<T5Model>("transformer", c)),
+        classification_head(child<T5ClassificationHead>("classification_head", c)) {}
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    X decoder_input_ids = batch.decoder_input ? batch.decoder_input : shift_tokens_right(batch.input);
+    T5Output outputs = transformer_.forward(batch.input, decoder_input_ids, options_.use_cache && !batch.labels);
+    X sequence_output = outputs.last_hidden_state;
+    X eos_mask = aten("eq", {Tensor(batch.input), I{1}});
+    if (!(eos_mask.sizes() == sequence_output.sizes().slice(0, 2)))
+      throw Error("the classes are read at the <eos> of input_ids: the target has the source's length", "leave out --tgt-seq");
+    aten_list("unique_consecutive", {Tensor(eos_mask.sum(1))});
+    const I batch_size = sequence_output.size(0);
+    X selected;
+    {
+      ops::AssumedSelection one_of_each(batch_size);
+      selected = aten("index", {Tensor(sequence_output), make_list({Tensor(eos_mask)})});
+    }
+    X sentence_representation = selected.view({batch_size, -1, sequence_output.size(-1)}).select(1, -1);
+    X logits = classification_head(sentence_representation);
+    X loss;
+    if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(c_.file));
+    return {seq2seq_output({loss, logits}, outputs.cache.get(), outputs.encoder_last_hidden_state), loss};
+  }
+
+ private:
+  T5Model& transformer_;
+  T5ClassificationHead& classification_head;
 };
 
 class T5ForTokenClassification final : public Network {
@@ -479,7 +541,7 @@ class T5ForQuestionAnswering final : public T5Network {
     Entered scope(*this);
     X decoder_input_ids = batch.decoder_input ? batch.decoder_input : shift_tokens_right(batch.input);
     T5Output outputs = stacks_.decode(
-        batch.input, [&] { return decoder_input_ids; }, training);
+        batch.input, [&] { return decoder_input_ids; }, training, options_.use_cache && !batch.labels);
     X logits = (*qa_outputs)(outputs.last_hidden_state);
     std::vector<X> parts = logits.split(1, -1);
     X start_logits = std::move(parts[0]), end_logits = std::move(parts[1]);
@@ -512,6 +574,8 @@ std::vector<TaskClass> t5_classes() {
   return {{Task::seq2seq, prefix + "ForConditionalGeneration",
            [](const Config& c, const Options& o) -> NetworkPtr { return t5<T5ForConditionalGeneration>(c, o, Prefix); }},
           {Task::base, prefix + "Model", [](const Config& c, const Options& o) -> NetworkPtr { return t5<T5Model>(c, o, Prefix); }},
+          {Task::seq_cls, prefix + "ForSequenceClassification",
+           [](const Config& c, const Options& o) -> NetworkPtr { return t5<T5ForSequenceClassification>(c, o, Prefix); }},
           {Task::token_cls, prefix + "ForTokenClassification",
            [](const Config& c, const Options& o) -> NetworkPtr { return t5<T5ForTokenClassification>(c, o, Prefix); }},
           {Task::question_answering, prefix + "ForQuestionAnswering",
