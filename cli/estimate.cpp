@@ -23,7 +23,7 @@ struct EstimateOptions {
   std::string spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none", zero_grad_at = "start",
                     loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
-                                                          semantics = "cuda";
+                                                          semantics = "cuda", lifetimes = "frames";
   std::string task, attention = "sdpa", experts, use_cache;
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
@@ -73,6 +73,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   run.batches.clear();
   for (auto& part : split(o.batch, ',')) run.batches.push_back(positive("--batch", part));
   r.read.sizes.emplace_back("batch", run.batches[0]);
+  if (app.count("--batch") > 0) r.read.batches = run.batches;
   if (o.seq) r.read.sizes.emplace_back("seq", positive("--seq", std::to_string(o.seq)));
   if (app.count("--src-seq")) r.read.sizes.emplace_back("src_seq", positive("--src-seq", std::to_string(o.src_seq)));
   if (app.count("--tgt-seq")) r.read.sizes.emplace_back("tgt_seq", positive("--tgt-seq", std::to_string(o.tgt_seq)));
@@ -93,6 +94,8 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   for (auto& text : o.input) r.read.inputs.push_back(parse_input(text));
   run.mode = one_of<run::Mode>("--mode", o.mode, {{"train", run::Mode::train}, {"infer", run::Mode::infer}});
   run.precision = precision_of(o, app.count("--amp") > 0);
+  if (!o.precision.empty() && !run::autocast_dtype(run.precision)) r.read.dtype = run::model_dtype(run.precision);
+  r.read.graph_lifetimes = one_of<bool>("--lifetimes", o.lifetimes, {{"frames", false}, {"graph", true}});
   run.optimizer = o.optimizer;
   run.grad_accum = o.grad_accum;
   run.steps = o.steps;
@@ -193,7 +196,10 @@ Command add_estimate(CLI::App& app) {
   auto options = std::make_shared<EstimateOptions>();
   auto& o = *options;
   CLI::App* sub = app.add_subcommand("estimate", "What a training step or an inference of a model takes, and whether it fits");
-  sub->add_option("SPEC", o.spec, "A memest JSON spec, or the name of one that ships with memest (memest list specs)")->required();
+  sub->add_option(
+         "SPEC", o.spec,
+         "A memest JSON spec, the name of one that ships with memest (memest list specs), a config.json of transformers, or a .pt2 file")
+      ->required();
   const char* model = "Model and input";
   sub->add_option("--batch", o.batch, "Samples of a step; a list (32,32,7) changes from step to step")->group(model)->capture_default_str();
   sub->add_option("--seq", o.seq, "Tokens of a sample: the size \"seq\" of the spec")->group(model);
@@ -217,6 +223,11 @@ Command add_estimate(CLI::App& app) {
       ->group(model);
   sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
+  sub->add_option("--lifetimes", o.lifetimes,
+                  "Of an exported program: frames, values live as in the module that it was exported from; graph, they go after their last "
+                  "use, as running the program itself has it")
+      ->group(model)
+      ->capture_default_str();
   const char* run = "How it is run";
   sub->add_option("--mode", o.mode, "train, or infer: eval mode under no_grad, nothing is saved for backward")
       ->group(run)

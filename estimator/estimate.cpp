@@ -195,13 +195,22 @@ Error after_assumptions(const Error& error, const Diagnostics& diagnostics) {
 
 }  // namespace
 
-Estimate estimate(const EstimateRequest& request) {
+/// What the file fixes and the user did not give.
+void take_from_file(EstimateRequest& request, const nn::Model& model) {
+  auto given = [&](const char* name) { return std::find(request.given.begin(), request.given.end(), name) != request.given.end(); };
+  if (model.file_batch && !given("batch")) request.run.batches = {model.file_batch};
+  if (given("precision")) return;
+  if (model.file_dtype == DType::bfloat16) request.run.precision = run::Precision::bf16;
+  if (model.file_dtype == DType::float16) request.run.precision = run::Precision::fp16;
+}
+
+Estimate estimate(const EstimateRequest& asked) {
+  EstimateRequest request = asked;
   Estimate e;
   e.torch = request.torch;
   e.device = request.gpu ? find_device(*request.gpu) : default_device();
   e.device_given = request.gpu.has_value();
   e.semantics = request.semantics == RunSettings::Semantics::cuda ? "cuda" : "fake-tensor";
-  e.run = request.run;
   e.source = request.spec;
 
   ReplayOptions replay_options;
@@ -213,6 +222,8 @@ Estimate estimate(const EstimateRequest& request) {
   Runtime runtime(settings);
   runtime.default_dtype = run::model_dtype(request.run.precision);
   auto model = spec::read_model(request.spec, request.read);
+  take_from_file(request, *model);
+  e.run = request.run;
   e.name = model->name;
   e.kind = model->kind;
   try {

@@ -1,6 +1,7 @@
 // A model that can be run: a module, the inputs it takes and what the file said of its loss.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct InputSpec {
   std::string name;
   std::vector<SizeExpression> shape;
   DType dtype = DType::float32;
+  bool keep_dtype = false;  ///< --precision does not change it
   Dims sizes(const Symbols& symbols) const {
     Dims dims;
     for (auto& s : shape) dims.push_back(s.evaluate(symbols));
@@ -47,6 +49,9 @@ class Model {
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();
   std::vector<InputSpec> inputs;
   std::string loss;  ///< the file's default for --loss; empty where it names none
+  // What the file fixes, and a run takes where the user gives nothing else.
+  std::int64_t file_batch = 0;      ///< samples; 0: nothing
+  std::optional<DType> file_dtype;  ///< of parameters and inputs
 };
 
 }  // namespace memest::nn

@@ -130,7 +130,7 @@ class Loop {
   Tensors host_inputs() const {
     Tensors inputs;
     for (auto& spec : model_.inputs) {
-      const DType type = is_floating(spec.dtype) ? model_dtype(o_.precision) : spec.dtype;
+      const DType type = is_floating(spec.dtype) && !spec.keep_dtype ? model_dtype(o_.precision) : spec.dtype;
       inputs.push_back(host_tensor(spec.sizes(*model_.symbols), type));
     }
     return inputs;
@@ -156,7 +156,8 @@ class Loop {
     Runtime dry(rt_.settings);
     dry.default_dtype = rt_.default_dtype;
     NoGrad guard;
-    AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+    std::optional<AutocastContext> autocast;
+    if (amp_) autocast.emplace(true, *amp_);
     Tensors inputs;
     for (auto& x : host_inputs()) inputs.push_back(to_device(x, o_.memory_format));
     nn::Outcome outcome = model_.forward(inputs);
@@ -281,7 +282,8 @@ class Loop {
   }
 
   void forward() {
-    AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+    std::optional<AutocastContext> autocast;
+    if (amp_) autocast.emplace(true, *amp_);
     std::optional<SavedTensorHooksScope> hooks;
     if (hooks_) hooks.emplace(hooks_);
     nn::Outcome outcome = outcome_of(batch_);
@@ -388,7 +390,8 @@ class Loop {
     {
       GradScope mode(o_.eval_between == EvalBetween::grad, o_.eval_between == EvalBetween::inference_mode);
       const Tensors batch = o_.inputs_resident ? batch_ : moved(host);
-      AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+      std::optional<AutocastContext> autocast;
+      if (amp_) autocast.emplace(true, *amp_);
       nn::Outcome outcome = outcome_of(batch);
     }
     model_.root->train(true);

@@ -18,6 +18,9 @@ struct ReadOptions {
     std::optional<DType> dtype;
   };
   std::vector<InputOverride> inputs;  ///< --input
+  std::vector<std::int64_t> batches;  ///< --batch, where it was given
+  std::optional<DType> dtype;         ///< --precision, where it was given: of parameters
+  bool graph_lifetimes = false;       ///< --lifetimes graph
   // of models that know several tasks or ways to run (Hugging Face configurations)
   std::string task;                ///< --task; empty: what the file names
   std::string attention = "sdpa";  ///< --attn
