@@ -173,6 +173,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   add("steps", std::to_string(o.steps));
   add("inputs", o.inputs_resident ? "resident" : "loader");
   add("keep-output", flag(o.keep_output));
+  if (o.new_tokens > 0) add("new-tokens", std::to_string(o.new_tokens));
   add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
   add("gpu", e.device.name);
   add("torch-version", r.torch.name());

@@ -284,6 +284,11 @@ class Loop {
     AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
     std::optional<SavedTensorHooksScope> hooks;
     if (hooks_) hooks.emplace(hooks_);
+    if (o_.new_tokens > 0) {
+      const Tensors batch(batch_.begin(), batch_.begin() + std::ptrdiff_t(inputs_));
+      out_ = model_.generate(batch, {o_.new_tokens, o_.all_logits, [this] { rt_.begin_phase(Phase::decode, step_, 1); }});
+      return;
+    }
     nn::Outcome outcome = outcome_of(batch_);
     hooks.reset();
     out_ = std::move(outcome.out);
@@ -291,6 +296,7 @@ class Loop {
   }
 
   void one_step(int step) {
+    step_ = step;
     if (training_ && optimizer_ && optimizer_->needs_closure()) return closure_step(step);
     for (int micro = 1; micro <= o_.grad_accum; ++micro) {
       const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
@@ -410,6 +416,7 @@ class Loop {
   optim::List checkpoint_;
   std::set<const TensorImpl*> loaded_;
   std::size_t inputs_ = 0;
+  int step_ = 0;
   Tensor target_;
   std::int64_t target_batch_ = -1;
   HostBytes host_saved_;

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "fake/runtime.h"
 #include "models/hf/family.h"
+#include "models/hf/generate.h"
 #include "spec/json.h"
 #include "spec/reader.h"
 
@@ -139,7 +140,14 @@ hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Js
 /// The network as the run calls it.
 class HfModel final : public nn::Model {
  public:
-  HfModel(hf::NetworkPtr network, bool labels) : network_(std::move(network)), labels_(labels) { root = network_; }
+  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options)
+      : network_(std::move(network)), config_(config), labels_(options.labels), use_cache_(options.use_cache) {
+    root = network_;
+  }
+  bool generates() const override { return network_->generates(); }
+  Value generate(const Tensors& batch, const nn::Generation& g) override {
+    return Tensor(hf::generate(*network_, config_, batch[0], batch[1], {g.new_tokens, g.all_logits, use_cache_, g.on_decode}));
+  }
   nn::Outcome forward(const Tensors& batch) override {
     hf::Batch b;
     for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -162,7 +170,8 @@ class HfModel final : public nn::Model {
 
  private:
   hf::NetworkPtr network_;
-  bool labels_;
+  Config config_;
+  bool labels_, use_cache_;
 };
 
 class HfConfig final : public Reader {
@@ -209,17 +218,27 @@ class HfConfig final : public Reader {
     if (!options.experts.empty()) o.experts = options.experts;
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
+    if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
+    o.logits_to_keep = options.logits_to_keep;
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
     auto made = std::find_if(family->classes.begin(), family->classes.end(), [&](auto& c) { return c.task == o.task; });
     hf::NetworkPtr network = made->make(config, o);
-    auto model = std::make_unique<HfModel>(network, o.labels);
+    auto model = std::make_unique<HfModel>(network, config, o);
     model->kind = name;
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
     model->inputs = network->inputs();
+    if (options.generates) {
+      if (!network->generates())
+        throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
+                    "it works for --task causal-lm of decoder-only models");
+      nn::InputSpec mask = model->inputs.at(0);
+      mask.name = "attention_mask";
+      model->inputs.push_back(mask);
+    }
     bind_lengths(*model, options, made->class_name);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;

@@ -10,7 +10,7 @@ std::string_view name_of(Category category) {
 }
 
 std::string_view name_of(Phase phase) {
-  static constexpr std::string_view names[] = {"load", "inputs", "zero_grad", "forward", "backward", "optimizer", "evaluation"};
+  static constexpr std::string_view names[] = {"load", "inputs", "zero_grad", "forward", "backward", "optimizer", "evaluation", "decode"};
   return names[int(phase)];
 }
 

@@ -29,7 +29,7 @@ inline constexpr int kCategoryCount = int(Category::assumed) + 1;
 std::string_view name_of(Category category);
 using ByCategory = std::array<Bytes, kCategoryCount>;
 
-enum class Phase : std::uint8_t { load, inputs, zero_grad, forward, backward, optimizer, evaluation };
+enum class Phase : std::uint8_t { load, inputs, zero_grad, forward, backward, optimizer, evaluation, decode };
 std::string_view name_of(Phase phase);
 
 using BlockId = std::uint32_t;

@@ -16,11 +16,12 @@ struct Options {
   std::string experts = "grouped_mm";  ///< experts_implementation: grouped_mm, batched_mm, eager
   bool use_cache = true;
   bool labels = true;       ///< the loss is computed
-  bool checkpoint = false;  ///< gradient_checkpointing_enable()
+  std::optional<I> logits_to_keep;  ///< of a plain forward; none: the logits of all positions
+  bool checkpoint = false;          ///< gradient_checkpointing_enable()
   bool reentrant = false;
   /// Without a mask and a cache, transformers looks for packed sequences in the values of position_ids (masking_utils.py
   /// find_packed_sequence_indices), and a packed batch materialises its mask. Values are not known here.
-  bool packed = true;
+  bool packed = false;
   /// A model that makes a mask of ones itself reads it back to see that it masks nothing (masking_utils.py fast_all). Values are not known
   /// here: the mask is kept.
   bool padded = true;
