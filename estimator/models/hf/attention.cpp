@@ -81,6 +81,8 @@ Pair eager_attention_forward(X query, X key, X value, AttentionCall call) {
   attn_weights = ops::dropout(attn_weights, call.dropout, call.training);
   X attn_output = attn_weights.matmul(value_states);
   attn_output = attn_output.transpose(1, 2).contiguous();
+  key_states.reset();
+  value_states.reset();
   return {attn_output, attn_weights};
 }
 

@@ -141,7 +141,11 @@ X generate(Network& model, const Config& config, X input_ids, X attention_mask, 
       going_on.reset();
       unfinished_sequences = std::move(still);
     }
-    aten("eq", {Tensor(aten("max", {Tensor(unfinished_sequences)})), I{0}});
+    {
+      X most_unfinished = aten("max", {Tensor(unfinished_sequences)});
+      X none = compare("eq", most_unfinished, 0);
+      most_unfinished.reset();
+    }
     outputs = {};
     if (input_ids.size(1) >= most) break;
     if (prefill && g.on_decode) g.on_decode();
