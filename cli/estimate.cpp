@@ -113,7 +113,9 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
   apply(o.training, app, run);
   r.read.task = o.task;
-  r.read.attention = one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}});
+  r.read.attention =
+      one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}, {"flash", "flash"}, {"math", "sdpa"}});
+  run.math_attention = o.attention == "math";
   if (!o.experts.empty())
     r.read.experts =
         one_of<std::string>("--experts", o.experts, {{"grouped_mm", "grouped_mm"}, {"batched_mm", "batched_mm"}, {"eager", "eager"}});
@@ -127,6 +129,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     run.new_tokens = o.new_tokens;
     run.all_logits = all;
     r.read.generates = o.new_tokens > 0;
+    if (r.read.generates && app.count("--steps") == 0) run.steps = 1;
     if (!all) r.read.logits_to_keep = 1;
   }
   r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full;
@@ -222,7 +225,11 @@ Command add_estimate(CLI::App& app) {
                   "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, text-encoding, base; the class that the "
                   "file names by default")
       ->group(model);
-  sub->add_option("--attn", o.attention, "Of a Hugging Face config: sdpa or eager attention")->group(model)->capture_default_str();
+  sub->add_option("--attn", o.attention,
+                  "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "
+                  "flash_attention_2, grouped heads as they are and no masks")
+      ->group(model)
+      ->capture_default_str();
   sub->add_option("--experts", o.experts,
                   "Of a Hugging Face config: how experts are computed, grouped_mm (the library's own), batched_mm or eager")
       ->group(model);
@@ -232,7 +239,7 @@ Command add_estimate(CLI::App& app) {
       ->group(model);
   sub->add_option("--logits", o.logits,
                   "With --mode infer: last (logits_to_keep=1, the default of generate) or all positions of the prompt (the default of a "
-                  "plain forward)")
+                  "plain forward; generate then casts them to float32 too, as transformers did before 4.45)")
       ->group(model);
   sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
@@ -272,7 +279,9 @@ Command add_estimate(CLI::App& app) {
                   "one, else sum")
       ->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);
-  sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state")->group(run)->capture_default_str();
+  sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state (one with --new-tokens)")
+      ->group(run)
+      ->capture_default_str();
   sub->add_option("--inputs", o.inputs, "loader moves each batch to the GPU; resident keeps one there for the whole run")
       ->group(run)
       ->capture_default_str();

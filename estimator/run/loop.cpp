@@ -155,6 +155,7 @@ class Loop {
     if (target_ && target_batch_ == batch) return target_;
     Runtime dry(rt_.settings);
     dry.default_dtype = rt_.default_dtype;
+    dry.sdp = rt_.sdp;
     NoGrad guard;
     AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
     Tensors inputs;

@@ -141,12 +141,14 @@ hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Js
 class HfModel final : public nn::Model {
  public:
   HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options)
-      : network_(std::move(network)), config_(config), labels_(options.labels), use_cache_(options.use_cache) {
+      : network_(std::move(network)), config_(config), options_(options) {
     root = network_;
   }
   bool generates() const override { return network_->generates(); }
   Value generate(const Tensors& batch, const nn::Generation& g) override {
-    return Tensor(hf::generate(*network_, config_, batch[0], batch[1], {g.new_tokens, g.all_logits, use_cache_, g.on_decode}));
+    hf::X sequences = hf::generate(*network_, config_, batch[0], batch[1], {g.new_tokens, g.all_logits, options_.use_cache, g.on_decode});
+    check_attention();
+    return Tensor(std::move(sequences));
   }
   nn::Outcome forward(const Tensors& batch) override {
     hf::Batch b;
@@ -158,9 +160,11 @@ class HfModel final : public nn::Model {
                                                                         : b.input;
       argument = batch[i];
     }
-    return network_->run(std::move(b));
+    nn::Outcome outcome = network_->run(std::move(b));
+    check_attention();
+    return outcome;
   }
-  bool computes_loss() const override { return labels_; }
+  bool computes_loss() const override { return options_.labels; }
   bool checkpoints_itself() const override { return true; }
   std::string output_embeddings() const override {
     for (const char* head : {"lm_head", "embed_out"})
@@ -170,8 +174,15 @@ class HfModel final : public nn::Model {
 
  private:
   hf::NetworkPtr network_;
+  /// --attn flash, where no attention of the model took it.
+  void check_attention() const {
+    if (options_.attention == hf::Attention::flash && !*options_.takes_flash)
+      throw Error("--attn flash: " + root->type() + " has no flash attention in memest",
+                  "use --attn sdpa, which takes flash kernels where it can");
+  }
+
   Config config_;
-  bool labels_, use_cache_;
+  hf::Options options_;
 };
 
 class HfConfig final : public Reader {
@@ -214,7 +225,9 @@ class HfConfig final : public Reader {
     const Config config = config_of(file, model_type, "");
     hf::Options o;
     o.task = task_for(options, *family, file);
-    o.attention = options.attention == "eager" ? hf::Attention::eager : hf::Attention::sdpa;
+    o.attention = options.attention == "eager"   ? hf::Attention::eager
+                  : options.attention == "flash" ? hf::Attention::flash
+                                                 : hf::Attention::sdpa;
     if (!options.experts.empty()) o.experts = options.experts;
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;

@@ -415,6 +415,7 @@ class DecoderForCausalLM final : public Network {
     X hidden_states = kept(last_hidden_state, batch.logits_to_keep);
     X logits = lm_head(hidden_states);
     if (form_->logits) logits = form_->logits(logits, *c_);
+    if (!batch.logits_to_keep) logits = logits.to_float();
     return {logits, cache};
   }
   nn::Outcome run(Batch batch) override {

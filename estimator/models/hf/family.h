@@ -22,7 +22,7 @@ struct Batch {
   // of generate()
   X position_ids;
   CachePtr cache;
-  std::optional<I> logits_to_keep;  ///< the last so many positions; none: all
+  std::optional<I> logits_to_keep;  ///< the last so many positions; none: all, in float32
 };
 
 /// A class of transformers as AutoModelForX.from_config makes it: the root of a run.

@@ -7,9 +7,9 @@
 namespace memest::hf {
 
 struct Generation {
-  I new_tokens = 1;         ///< max_new_tokens, all of which are generated
-  bool all_logits = false;  ///< logits of the whole prompt (logits_to_keep=0)
-  bool use_cache = true;    ///< a DynamicCache
+  I new_tokens = 1;                 ///< max_new_tokens, all of which are generated
+  bool all_logits = false;          ///< logits of the whole prompt, cast to float32, as before transformers 4.45
+  bool use_cache = true;            ///< a DynamicCache
   std::function<void()> on_decode;  ///< called once the first token exists
 };
 /// model.generate(input_ids, attention_mask=attention_mask): the sequences, [batch, length + new_tokens].
