@@ -28,7 +28,7 @@ struct EstimateOptions {
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
   int steps = 3, grad_accum = 1;
-  std::int64_t new_tokens = 0;
+  std::int64_t new_tokens = 0, classes = 0;
   bool input_grad = false, strict = false, alloc_what_if = false;
   TrainingOptions training;
   // display
@@ -85,6 +85,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     r.read.sizes.emplace_back("height", height);
     r.read.sizes.emplace_back("width", width);
   }
+  if (app.count("--classes") > 0) r.read.sizes.emplace_back("classes", positive("--classes", std::to_string(o.classes)));
   for (auto& text : o.set) {
     auto [name, value] = named("--set", text);
     auto number = parse_int(value);
@@ -242,6 +243,8 @@ Command add_estimate(CLI::App& app) {
                   "plain forward; generate then casts them to float32 too, as transformers did before 4.45)")
       ->group(model);
   sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
+  sub->add_option("--classes", o.classes, "Classes of the head: the size \"classes\" of the spec, num_labels of a Hugging Face config")
+      ->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
   const char* run = "How it is run";
   sub->add_option("--mode", o.mode, "train, or infer: eval mode under no_grad, nothing is saved for backward")

@@ -222,7 +222,12 @@ class HfConfig final : public Reader {
           .within("/model_type");
     }
 
-    const Config config = config_of(file, model_type, "");
+    Config config = config_of(file, model_type, "");
+    for (auto& [symbol, value] : options.sizes)
+      if (symbol == "classes") {
+        config.set("num_labels", {value});
+        config.set("id2label", {});
+      }
     hf::Options o;
     o.task = task_for(options, *family, file);
     o.attention = options.attention == "eager"   ? hf::Attention::eager
