@@ -58,6 +58,9 @@ class Loop {
   }
 
   RunResult run() {
+    if (o_.new_tokens > 0 && !model_.generates())
+      throw Error("--new-tokens: this model does not generate",
+                  "a Hugging Face config of a decoder-only model does, with --task causal-lm");
     if (o_.lora) add_lora(model_, *o_.lora, o_.checkpointing.where != Checkpointing::Where::none);
     freeze();
     count_states();

@@ -5,7 +5,7 @@ namespace memest {
 std::string_view name_of(Category category) {
   static constexpr std::string_view names[kCategoryCount] = {"parameter",   "buffer",     "gradient",  "optimizer_state",
                                                              "input",       "activation", "temporary", "autocast_cache",
-                                                             "grad_scaler", "workspace",  "assumed"};
+                                                             "grad_scaler", "workspace",  "kv_cache",  "assumed"};
   return names[int(category)];
 }
 

@@ -23,6 +23,7 @@ enum class Category : std::uint8_t {
   autocast_cache,
   grad_scaler,
   workspace,
+  kv_cache,  ///< keys and values that generate() keeps between its calls
   assumed,
 };
 inline constexpr int kCategoryCount = int(Category::assumed) + 1;
