@@ -24,10 +24,11 @@ struct EstimateOptions {
                     loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
                                                           semantics = "cuda", lifetimes = "frames";
-  std::string task, attention = "sdpa", experts, use_cache;
+  std::string task, attention = "sdpa", experts, use_cache, logits;
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
   int steps = 3, grad_accum = 1;
+  std::int64_t new_tokens = 0, classes = 0;
   bool input_grad = false, strict = false, alloc_what_if = false;
   TrainingOptions training;
   // display
@@ -85,6 +86,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     r.read.sizes.emplace_back("height", height);
     r.read.sizes.emplace_back("width", width);
   }
+  if (app.count("--classes") > 0) r.read.sizes.emplace_back("classes", positive("--classes", std::to_string(o.classes)));
   for (auto& text : o.set) {
     auto [name, value] = named("--set", text);
     auto number = parse_int(value);
@@ -115,12 +117,25 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
   apply(o.training, app, run);
   r.read.task = o.task;
-  r.read.attention = one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}});
+  r.read.attention =
+      one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}, {"flash", "flash"}, {"math", "sdpa"}});
+  run.math_attention = o.attention == "math";
   if (!o.experts.empty())
     r.read.experts =
         one_of<std::string>("--experts", o.experts, {{"grouped_mm", "grouped_mm"}, {"batched_mm", "batched_mm"}, {"eager", "eager"}});
   if (!o.use_cache.empty()) r.read.use_cache = one_of<bool>("--use-cache", o.use_cache, {{"yes", true}, {"no", false}});
   r.read.training = run.mode == run::Mode::train;
+  if (app.count("--new-tokens") > 0 || !o.logits.empty()) {
+    if (r.read.training) throw Error("--new-tokens and --logits are for --mode infer");
+    if (o.new_tokens < 0 || o.new_tokens > 1'000'000)
+      throw Error(fmt::format("--new-tokens: {} is not between 0 and 1,000,000", o.new_tokens));
+    const bool all = o.logits.empty() ? o.new_tokens == 0 : one_of<bool>("--logits", o.logits, {{"last", false}, {"all", true}});
+    run.new_tokens = o.new_tokens;
+    run.all_logits = all;
+    r.read.generates = o.new_tokens > 0;
+    if (r.read.generates && app.count("--steps") == 0) run.steps = 1;
+    if (!all) r.read.logits_to_keep = 1;
+  }
   r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full;
   r.read.reentrant = run.checkpointing.reentrant;
   if (!o.torch_version.empty()) {
@@ -217,11 +232,25 @@ Command add_estimate(CLI::App& app) {
                   "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, text-encoding, base; the class that the "
                   "file names by default")
       ->group(model);
-  sub->add_option("--attn", o.attention, "Of a Hugging Face config: sdpa or eager attention")->group(model)->capture_default_str();
+  sub->add_option("--attn", o.attention,
+                  "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "
+                  "flash_attention_2, grouped heads as they are and no masks")
+      ->group(model)
+      ->capture_default_str();
   sub->add_option("--experts", o.experts,
                   "Of a Hugging Face config: how experts are computed, grouped_mm (the library's own), batched_mm or eager")
       ->group(model);
+  sub->add_option("--new-tokens", o.new_tokens,
+                  "Of a Hugging Face config, with --mode infer: model.generate() with a prompt of --seq tokens and its mask; the phase "
+                  "forward is the prefill, decode the rest, in which the KV cache grows by a token a call")
+      ->group(model);
+  sub->add_option("--logits", o.logits,
+                  "With --mode infer: last (logits_to_keep=1, the default of generate) or all positions of the prompt (the default of a "
+                  "plain forward; generate then casts them to float32 too, as transformers did before 4.45)")
+      ->group(model);
   sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
+  sub->add_option("--classes", o.classes, "Classes of the head: the size \"classes\" of the spec, num_labels of a Hugging Face config")
+      ->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
   sub->add_option("--lifetimes", o.lifetimes,
                   "Of an exported program: frames, values live as in the module that it was exported from; graph, they go after their last "
@@ -264,7 +293,9 @@ Command add_estimate(CLI::App& app) {
                   "one, else sum")
       ->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);
-  sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state")->group(run)->capture_default_str();
+  sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state (one with --new-tokens)")
+      ->group(run)
+      ->capture_default_str();
   sub->add_option("--inputs", o.inputs, "loader moves each batch to the GPU; resident keeps one there for the whole run")
       ->group(run)
       ->capture_default_str();

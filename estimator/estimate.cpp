@@ -173,6 +173,8 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   add("steps", std::to_string(o.steps));
   add("inputs", o.inputs_resident ? "resident" : "loader");
   add("keep-output", flag(o.keep_output));
+  if (o.math_attention) add("attn", "math");
+  if (o.new_tokens > 0) add("new-tokens", std::to_string(o.new_tokens));
   add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
   add("gpu", e.device.name);
   add("torch-version", r.torch.name());
@@ -221,6 +223,7 @@ Estimate estimate(const EstimateRequest& asked) {
 
   Runtime runtime(settings);
   runtime.default_dtype = run::model_dtype(request.run.precision);
+  if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
   auto model = spec::read_model(request.spec, request.read);
   take_from_file(request, *model);
   e.run = request.run;

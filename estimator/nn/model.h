@@ -1,5 +1,6 @@
 // A model that can be run: a module, the inputs it takes and what the file said of its loss.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,13 @@ struct Outcome {
   Tensor loss;  ///< undefined where the model computes none itself
 };
 
+/// --new-tokens
+struct Generation {
+  std::int64_t new_tokens = 0;      ///< max_new_tokens, all of which are generated
+  bool all_logits = false;          ///< logits of the whole prompt instead of its last position
+  std::function<void()> on_decode;  ///< called between the prefill and the first decoding call
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -37,6 +45,10 @@ class Model {
     for (auto& x : batch) arguments.emplace_back(x);
     return {root->call(arguments), {}};
   }
+  /// Whether the model can continue a prompt; batch then holds its attention mask too.
+  virtual bool generates() const { return false; }
+  /// model.generate(*batch): the sequences.
+  virtual Value generate(const Tensors&, const Generation&) { throw Error("this model does not generate"); }
   /// Whether forward() gives the loss (its inputs then hold the labels).
   virtual bool computes_loss() const { return false; }
   /// Path of the layer that gives logits over the vocabulary (transformers' get_output_embeddings); empty where there is none.

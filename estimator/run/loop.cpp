@@ -58,6 +58,9 @@ class Loop {
   }
 
   RunResult run() {
+    if (o_.new_tokens > 0 && !model_.generates())
+      throw Error("--new-tokens: this model does not generate",
+                  "a Hugging Face config of a decoder-only model does, with --task causal-lm");
     if (o_.lora) add_lora(model_, *o_.lora, o_.checkpointing.where != Checkpointing::Where::none);
     freeze();
     count_states();
@@ -155,6 +158,7 @@ class Loop {
     if (target_ && target_batch_ == batch) return target_;
     Runtime dry(rt_.settings);
     dry.default_dtype = rt_.default_dtype;
+    dry.sdp = rt_.sdp;
     NoGrad guard;
     std::optional<AutocastContext> autocast;
     if (amp_) autocast.emplace(true, *amp_);
@@ -286,6 +290,11 @@ class Loop {
     if (amp_) autocast.emplace(true, *amp_);
     std::optional<SavedTensorHooksScope> hooks;
     if (hooks_) hooks.emplace(hooks_);
+    if (o_.new_tokens > 0) {
+      const Tensors batch(batch_.begin(), batch_.begin() + std::ptrdiff_t(inputs_));
+      out_ = model_.generate(batch, {o_.new_tokens, o_.all_logits, [this] { rt_.begin_phase(Phase::decode, step_, 1); }});
+      return;
+    }
     nn::Outcome outcome = outcome_of(batch_);
     hooks.reset();
     out_ = std::move(outcome.out);
@@ -293,6 +302,7 @@ class Loop {
   }
 
   void one_step(int step) {
+    step_ = step;
     if (training_ && optimizer_ && optimizer_->needs_closure()) return closure_step(step);
     for (int micro = 1; micro <= o_.grad_accum; ++micro) {
       const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
@@ -413,6 +423,7 @@ class Loop {
   optim::List checkpoint_;
   std::set<const TensorImpl*> loaded_;
   std::size_t inputs_ = 0;
+  int step_ = 0;
   Tensor target_;
   std::int64_t target_batch_ = -1;
   HostBytes host_saved_;

@@ -89,6 +89,9 @@ struct RunOptions {
   Resume resume = Resume::no;
   EmptyCache empty_cache = EmptyCache::never;
   std::vector<std::string> freeze;  ///< globs of parameters that do not require grad
+  std::int64_t new_tokens = 0;      ///< of an inference: model.generate() instead of a forward
+  bool all_logits = false;          ///< generate() keeps the logits of the whole prompt
+  bool math_attention = false;      ///< sdpa_kernel(SDPBackend.MATH) around the run
   bool keep_output = true;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Checkpointing checkpointing;

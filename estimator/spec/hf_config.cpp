@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "fake/runtime.h"
 #include "models/hf/family.h"
+#include "models/hf/generate.h"
 #include "spec/json.h"
 #include "spec/reader.h"
 
@@ -139,7 +140,16 @@ hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Js
 /// The network as the run calls it.
 class HfModel final : public nn::Model {
  public:
-  HfModel(hf::NetworkPtr network, bool labels) : network_(std::move(network)), labels_(labels) { root = network_; }
+  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options)
+      : network_(std::move(network)), config_(config), options_(options) {
+    root = network_;
+  }
+  bool generates() const override { return network_->generates(); }
+  Value generate(const Tensors& batch, const nn::Generation& g) override {
+    hf::X sequences = hf::generate(*network_, config_, batch[0], batch[1], {g.new_tokens, g.all_logits, options_.use_cache, g.on_decode});
+    check_attention();
+    return Tensor(std::move(sequences));
+  }
   nn::Outcome forward(const Tensors& batch) override {
     hf::Batch b;
     for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -150,9 +160,11 @@ class HfModel final : public nn::Model {
                                                                         : b.input;
       argument = batch[i];
     }
-    return network_->run(std::move(b));
+    nn::Outcome outcome = network_->run(std::move(b));
+    check_attention();
+    return outcome;
   }
-  bool computes_loss() const override { return labels_; }
+  bool computes_loss() const override { return options_.labels; }
   bool checkpoints_itself() const override { return true; }
   std::string output_embeddings() const override {
     for (const char* head : {"lm_head", "embed_out"})
@@ -162,7 +174,15 @@ class HfModel final : public nn::Model {
 
  private:
   hf::NetworkPtr network_;
-  bool labels_;
+  /// --attn flash, where no attention of the model took it.
+  void check_attention() const {
+    if (options_.attention == hf::Attention::flash && !*options_.takes_flash)
+      throw Error("--attn flash: " + root->type() + " has no flash attention in memest",
+                  "use --attn sdpa, which takes flash kernels where it can");
+  }
+
+  Config config_;
+  hf::Options options_;
 };
 
 class HfConfig final : public Reader {
@@ -202,24 +222,41 @@ class HfConfig final : public Reader {
           .within("/model_type");
     }
 
-    const Config config = config_of(file, model_type, "");
+    Config config = config_of(file, model_type, "");
+    for (auto& [symbol, value] : options.sizes)
+      if (symbol == "classes") {
+        config.set("num_labels", {value});
+        config.set("id2label", {});
+      }
     hf::Options o;
     o.task = task_for(options, *family, file);
-    o.attention = options.attention == "eager" ? hf::Attention::eager : hf::Attention::sdpa;
+    o.attention = options.attention == "eager"   ? hf::Attention::eager
+                  : options.attention == "flash" ? hf::Attention::flash
+                                                 : hf::Attention::sdpa;
     if (!options.experts.empty()) o.experts = options.experts;
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
+    if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
+    o.logits_to_keep = options.logits_to_keep;
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
     auto made = std::find_if(family->classes.begin(), family->classes.end(), [&](auto& c) { return c.task == o.task; });
     hf::NetworkPtr network = made->make(config, o);
-    auto model = std::make_unique<HfModel>(network, o.labels);
+    auto model = std::make_unique<HfModel>(network, config, o);
     model->kind = name;
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
     model->inputs = network->inputs();
+    if (options.generates) {
+      if (!network->generates())
+        throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
+                    "it works for --task causal-lm of decoder-only models");
+      nn::InputSpec mask = model->inputs.at(0);
+      mask.name = "attention_mask";
+      model->inputs.push_back(mask);
+    }
     bind_lengths(*model, options, made->class_name);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;

@@ -18,6 +18,8 @@ struct CacheLayer {
   Pair update(X key_states, X value_states);
   /// get_mask_sizes: length and offset of the keys.
   std::pair<I, I> mask_sizes(I query_length) const;
+  /// Without gradients, keys and values count as the cache.
+  void categorize() const;
 };
 
 class Cache {

@@ -314,8 +314,15 @@ std::vector<DecoderLayerPtr> DecoderBody::add_layers(const std::string& name, I 
   return layers;
 }
 
-CachePtr DecoderBody::new_cache(const DecoderConfig& c, bool training) {
-  if (!c.options.use_cache || (c.options.checkpoint && training && runtime().grad_mode)) return {};
+CachePtr DecoderBody::new_cache(const DecoderConfig& c, bool is_training) const {
+  if (cache_) return cache_;
+  if (!c.options.use_cache || (c.options.checkpoint && is_training && runtime().grad_mode)) return {};
+  return dynamic_cache(c);
+}
+X DecoderBody::default_position_ids(const X& inputs_embeds) const {
+  return position_ids_ ? position_ids_ : hf::default_position_ids(inputs_embeds);
+}
+CachePtr DecoderBody::dynamic_cache(const DecoderConfig& c) {
   std::vector<I> windows;
   for (I i = 0; i < c.layers; ++i) {
     const bool sliding = c.layer_types.empty() ? c.sliding_window.has_value() : c.sliding(i);
@@ -346,7 +353,7 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
   if (form_->after_embedding) inputs_embeds = form_->after_embedding(inputs_embeds, *c_);
   CachePtr cache = new_cache(*c_, training);
   X position_ids = default_position_ids(inputs_embeds);
-  const MaskArguments arguments{o, inputs_embeds, cache.get(), position_ids};
+  MaskArguments arguments{o, inputs_embeds, cache.get(), position_ids};
   X full, sliding;
   bool any_full = false, any_sliding = false;
   for (I i = 0; i < c_->layers; ++i) (c_->sliding(i) ? any_sliding : any_full) = true;
@@ -358,6 +365,7 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
     full = create_causal_mask(arguments);
     if (form_->both_masks || any_sliding) sliding = create_sliding_window_causal_mask(arguments, c_->file.integer("sliding_window"));
   }
+  arguments.position_ids.reset();
   X hidden_states = inputs_embeds;
   if (form_->first_hidden) hidden_states = form_->first_hidden(hidden_states, *c_, training);
   Pair embeddings, sliding_embeddings;
@@ -372,7 +380,7 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
         {slides ? sliding : full, slides && form_->rotary_by_layer_type ? sliding_embeddings : embeddings, position_ids, cache.get()});
   }
   hidden_states = (*norm_)(hidden_states);
-  return {hidden_states, cache};
+  return {leave(std::move(hidden_states), position_ids, inputs_embeds, full, sliding), cache};
 }
 
 Value model_output(std::initializer_list<X> tensors, const Cache* cache) {
@@ -399,10 +407,21 @@ class DecoderForCausalLM final : public Network {
         lm_head(child<Linear>(form->head_name, c->hidden, c->vocab, form->head_bias)) {
     if (c->tie) tie(std::string(form->head_name) + ".weight", std::string(form->base_prefix) + "." + form->embedding_name + ".weight");
   }
+  bool generates() const override { return true; }
+  CachePtr new_generation_cache() const override { return model_->new_generation_cache(*c_); }
+  Step step(Batch batch) override {
+    Entered scope(*this);
+    auto [last_hidden_state, cache] = (*model_)(batch.input, batch.position_ids, batch.cache);
+    X hidden_states = kept(last_hidden_state, batch.logits_to_keep);
+    X logits = lm_head(hidden_states);
+    if (form_->logits) logits = form_->logits(logits, *c_);
+    if (!batch.logits_to_keep) logits = logits.to_float();
+    return {logits, cache};
+  }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [last_hidden_state, cache] = (*model_)(batch.input);
-    X hidden_states = last_hidden_state.whole_slices(3);
+    X hidden_states = kept(last_hidden_state, c_->options.logits_to_keep);
     X logits = lm_head(hidden_states);
     if (form_->logits) logits = form_->logits(logits, *c_);
     X loss;
@@ -411,6 +430,11 @@ class DecoderForCausalLM final : public Network {
   }
 
  private:
+  /// hidden_states[:, slice_indices, :] with slice_indices = slice(-logits_to_keep, None).
+  static X kept(const X& hidden_states, std::optional<I> logits_to_keep) {
+    return logits_to_keep ? hidden_states.slice(1, -*logits_to_keep, std::nullopt) : hidden_states.whole_slices(3);
+  }
+
   std::shared_ptr<const DecoderConfig> c_;
   std::shared_ptr<const DecoderForm> form_;
   std::shared_ptr<DecoderBody> model_;

@@ -185,20 +185,34 @@ struct DecoderForm {
 class DecoderBody : public Base {
  public:
   using Base::Base;
-  std::pair<X, CachePtr> operator()(X input_ids) {
+  /// position_ids and cache as generate() gives them; without them the forward makes its own.
+  std::pair<X, CachePtr> operator()(X input_ids, X position_ids = {}, CachePtr cache = {}) {
     Entered scope(*this);
+    position_ids_ = std::move(position_ids);
+    cache_ = std::move(cache);
     auto result = forward(input_ids);
+    position_ids_.reset();
+    cache_.reset();
     input_ids.reset();
     return result;
   }
+  /// DynamicCache(config): generate's, before the first call.
+  virtual CachePtr new_generation_cache(const DecoderConfig& c) const { return dynamic_cache(c); }
 
  protected:
   virtual std::pair<X, CachePtr> forward(X input_ids) = 0;
   using Base::forward;
-  /// DynamicCache(config), where the call uses one.
-  static CachePtr new_cache(const DecoderConfig& c, bool training);
+  /// The call's cache, or DynamicCache(config) where it uses one.
+  CachePtr new_cache(const DecoderConfig& c, bool is_training) const;
+  /// The call's position_ids, or the default ones.
+  X default_position_ids(const X& inputs_embeds) const;
+  static CachePtr dynamic_cache(const DecoderConfig& c);
   /// The layers as a ModuleList; registers them.
   std::vector<DecoderLayerPtr> add_layers(const std::string& name, I count, const std::function<DecoderLayerPtr(I)>& make);
+
+ private:
+  X position_ids_;
+  CachePtr cache_;
 };
 
 class DecoderModel final : public DecoderBody {

@@ -38,6 +38,8 @@ Pair bert_eager_attention_forward(X query, X key, X value, AttentionCall call) {
 Pair bert_attention_interface(const Options& options, X query, X key, X value, AttentionCall call) {
   if (options.attention == Attention::eager)
     return bert_eager_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
+  if (options.attention == Attention::flash)
+    return flash_attention_forward(options, std::move(query), std::move(key), std::move(value), std::move(call));
   return sdpa_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
 }
 

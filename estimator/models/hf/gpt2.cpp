@@ -58,8 +58,8 @@ class GPT2Attention final : public Mixer {
     states.clear();
     if (call.cache) std::tie(key_states, value_states) = call.cache->update(key_states, value_states, layer_);
     const AttentionCall arguments{.mask = call.mask, .dropout = training ? dropout_ : 0.0, .training = training};
-    auto [attn_output, attn_weights] = options_.attention == Attention::sdpa
-                                           ? sdpa_attention_forward(query_states, key_states, value_states, arguments)
+    auto [attn_output, attn_weights] = options_.attention != Attention::eager
+                                           ? attention_interface(options_, query_states, key_states, value_states, arguments)
                                            : gpt2_eager_attention_forward(query_states, key_states, value_states, arguments);
     attn_output = attn_output.reshape(attn_output.sizes().slice(0, 2) + Dims{-1}).contiguous();
     attn_output = (*c_proj)(attn_output);

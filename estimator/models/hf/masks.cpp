@@ -120,6 +120,7 @@ bool ignores_causal_mask(const Options& options, const Sizes& s) {
 /// sdpa_mask, and eager_mask on top of it.
 X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool skip_causal, bool skip_bidirectional,
             std::optional<I> local_size) {
+  if (a.options.attention == Attention::flash) return {};
   const bool eager = a.options.attention == Attention::eager;
   const bool local = local_size && s.kv_length >= *local_size;
   if (skip_causal && !eager && !local && ignores_causal_mask(a.options, s)) return {};
