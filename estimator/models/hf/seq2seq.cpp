@@ -215,11 +215,13 @@ class CrossLayer final : public Base {
   X operator()(X hidden_states, X attention_mask, X encoder_hidden_states, EncoderDecoderCache* cache) {
     Entered scope(*this);
     if (checkpoint_ && training && runtime().grad_mode) {
-      Region region = [this, attention_mask](const Tensors& in) {
-        return Tensors{forward(X(in[0]), attention_mask, in.size() > 1 ? X(in[1]) : X(), nullptr)};
+      const bool masked = bool(attention_mask), crosses = bool(encoder_hidden_states);
+      Region region = [this, masked, crosses](const Tensors& in) {
+        return Tensors{forward(X(in[0]), masked ? X(in[1]) : X(), crosses ? X(in.back()) : X(), nullptr)};
       };
       Tensors inputs = {hidden_states};
-      if (encoder_hidden_states) inputs.push_back(encoder_hidden_states);
+      if (masked) inputs.push_back(attention_mask);
+      if (crosses) inputs.push_back(encoder_hidden_states);
       return reentrant_ ? checkpoint_reentrant(std::move(region), std::move(inputs))[0]
                         : memest::checkpoint(std::move(region), std::move(inputs))[0];
     }
