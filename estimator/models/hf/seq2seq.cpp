@@ -93,17 +93,17 @@ using Form = Seq2SeqForm;
 
 class BartAttention final : public CrossMixer {
  public:
-  BartAttention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal)
+  BartAttention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal, bool bias)
       : CrossMixer(prefix + "Attention"),
         options_(c.options),
         layer_(layer),
         head_dim_(c.hidden / heads),
         dropout_(c.attention_dropout),
         causal_(causal),
-        k_proj(child<Linear>("k_proj", c.hidden, c.hidden)),
-        v_proj(child<Linear>("v_proj", c.hidden, c.hidden)),
-        q_proj(child<Linear>("q_proj", c.hidden, c.hidden)),
-        out_proj(child<Linear>("out_proj", c.hidden, c.hidden)) {}
+        k_proj(child<Linear>("k_proj", c.hidden, c.hidden, bias)),
+        v_proj(child<Linear>("v_proj", c.hidden, c.hidden, bias)),
+        q_proj(child<Linear>("q_proj", c.hidden, c.hidden, bias)),
+        out_proj(child<Linear>("out_proj", c.hidden, c.hidden, bias)) {}
 
  protected:
   Pair forward(const X& hidden_states, const X& key_value_states, X attention_mask, Cache* cache) override {
@@ -134,14 +134,8 @@ class BartAttention final : public CrossMixer {
 
 CrossMixerPtr attention_of(const Seq2SeqConfig& c, const Form& form, I heads, I layer, bool causal) {
   if (form.attention) return form.attention(c, heads, layer);
-  return std::make_shared<BartAttention>(c, form.prefix, heads, layer, causal);
+  return make_cross_attention(c, form.prefix, heads, layer, causal);
 }
-
-/// fc2(dropout(act(fc1(x)))), then dropout: the second half of both layers.
-struct FeedForward {
-  Linear *fc1 = nullptr, *fc2 = nullptr;
-  LayerNorm* final_layer_norm = nullptr;
-};
 
 class EncoderLayer final : public DecoderLayer {
  public:
@@ -270,15 +264,17 @@ class CrossLayer final : public Base {
 };
 
 /// nn.Embedding, or BartScaledWordEmbedding.
-class WordEmbedding final : public Module<WordEmbedding>, public nn::InputEmbedding {
+class WordEmbedding final : public Unary, public nn::InputEmbedding {
  public:
-  WordEmbedding(const Seq2SeqConfig& c, const Form& form, I vocab)
-      : Module(form.scales_itself ? form.prefix + "ScaledWordEmbedding" : "Embedding"),
-        scales_itself_(form.scales_itself),
+  WordEmbedding(const Seq2SeqConfig& c, const std::string& prefix, bool scales_itself, I vocab)
+      : Unary(scales_itself ? prefix + "ScaledWordEmbedding" : "Embedding"),
+        scales_itself_(scales_itself),
         padding_idx_(c.pad_token.value_or(-1)) {
     new_parameter("weight", {vocab, c.hidden});
   }
-  X forward(const X& indices) {
+
+ protected:
+  X forward(X indices) override {
     X embeddings = ops::embedding(parameter(0), indices, padding_idx_, false, false);
     if (scales_itself_) embeddings = std::move(embeddings).mul(1.0);
     return hooked(embeddings);
@@ -289,9 +285,9 @@ class WordEmbedding final : public Module<WordEmbedding>, public nn::InputEmbedd
   I padding_idx_;
 };
 
-class Positions final : public Base {
+class Positions final : public PositionEmbedding {
  public:
-  Positions(const Seq2SeqConfig& c, const Form& form) : Base(type_of(form)), kind_(form.positions) {
+  Positions(const Seq2SeqConfig& c, const Form& form) : PositionEmbedding(type_of(form)), kind_(form.positions) {
     const I rows = c.positions + (kind_ == Form::Positions::offset || kind_ == Form::Positions::counted ? 2 : 0);
     if (kind_ == Form::Positions::counted) {
       new_buffer("weights", {rows, c.hidden}, runtime().default_dtype);
@@ -300,8 +296,9 @@ class Positions final : public Base {
     new_parameter("weight", {rows, c.hidden});
     if (kind_ == Form::Positions::sinusoidal) parameter(0)->requires_grad = false;
   }
-  X operator()(const X& input_ids, X position_ids = {}) {
-    Entered scope(*this);
+
+ protected:
+  X forward(const X& input_ids, const X&, X position_ids) override {
     const I bsz = input_ids.size(0), seq_len = input_ids.size(1);
     if (kind_ == Form::Positions::counted) return counted(input_ids, bsz, seq_len);
     if (kind_ != Form::Positions::offset) {
@@ -316,7 +313,6 @@ class Positions final : public Base {
   }
 
  private:
-  using Base::forward;
   static std::string type_of(const Form& form) {
     const bool sinusoidal = form.positions == Form::Positions::sinusoidal || form.positions == Form::Positions::counted;
     return form.prefix + (sinusoidal ? "SinusoidalPositionalEmbedding" : "LearnedPositionalEmbedding");
@@ -329,8 +325,8 @@ class Positions final : public Base {
     {
       X mask = aten("ne", {Tensor(input_ids), I{1}}).to(DType::int32);
       X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32).add(0).mul(mask);
-      X result = std::move(incremental_indices).to(DType::int64).add(1);
-      position_ids = result;
+      position_ids = incremental_indices.to(DType::int64).add(1);
+      position_ids = leave(std::move(position_ids), mask, incremental_indices);
     }
     X rows = aten("index_select", {Tensor(buffer(0)), I{0}, Tensor(position_ids.view({-1}))});
     return std::move(rows).view({bsz, seq_len, buffer(0).size(-1)}).detach();
@@ -338,24 +334,29 @@ class Positions final : public Base {
 
   Form::Positions kind_;
 };
+PositionEmbeddingPtr positions_of(const Seq2SeqConfig& c, const Form& form) {
+  if (form.own_positions) return form.own_positions(c);
+  return std::make_shared<Positions>(c, form);
+}
 
-class Encoder final : public Base {
+class Encoder final : public Seq2SeqEncoder {
  public:
   Encoder(const Seq2SeqConfig& c, const Form& form)
-      : Base(form.prefix + "Encoder"),
+      : Seq2SeqEncoder(form.prefix + "Encoder"),
         scales_(!form.scales_itself),
         dropout_(c.dropout),
-        embed_tokens(child<WordEmbedding>("embed_tokens", c, form, c.vocab)),
-        embed_positions(child<Positions>("embed_positions", c, form)),
+        embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.vocab)),
+        embed_positions(register_module("embed_positions", positions_of(c, form))),
         layers_(*this, "layers", c.encoder.layers, [&](I i) { return std::make_shared<EncoderLayer>(c, form, i); }) {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
     if (form.norms_end) layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
   }
-  X operator()(X input_ids) {
-    Entered scope(*this);
+
+ protected:
+  X forward(const X& input_ids) override {
     X inputs_embeds = embed_tokens(input_ids);
     if (scales_) inputs_embeds = std::move(inputs_embeds).mul(1.0);
-    X embed_pos = embed_positions(input_ids);
+    X embed_pos = (*embed_positions)(input_ids, inputs_embeds);
     X hidden_states = inputs_embeds.add(embed_pos);
     if (layernorm_embedding) hidden_states = (*layernorm_embedding)(hidden_states);
     hidden_states = ops::dropout(hidden_states, dropout_, training);
@@ -369,7 +370,7 @@ class Encoder final : public Base {
   bool scales_;
   double dropout_;
   WordEmbedding& embed_tokens;
-  Positions& embed_positions;
+  PositionEmbeddingPtr embed_positions;
   Layers<EncoderLayer> layers_;
   LayerNorm *layernorm_embedding = nullptr, *layer_norm = nullptr;
 };
@@ -383,8 +384,8 @@ class Decoder final : public Base {
         options_(c.options),
         form_(form),
         dropout_(c.dropout),
-        embed_tokens(child<WordEmbedding>("embed_tokens", c, form, c.decoder_vocab)),
-        embed_positions(child<Positions>("embed_positions", c, form)),
+        embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.decoder_vocab)),
+        embed_positions(register_module("embed_positions", positions_of(c, form))),
         layers_(*this, "layers", c.decoder.layers, [&](I i) { return std::make_shared<CrossLayer>(c, form, i); }) {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
     if (form.norms_end) layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
@@ -397,7 +398,7 @@ class Decoder final : public Base {
     if (use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
     const I batch_size = inputs_embeds.size(0), seq_length = inputs_embeds.size(1);
     X position_ids;
-    if (form_.position_ids) position_ids = arange(seq_length).add(0);
+    if (form_.position_ids == Form::PositionIds::before_mask) position_ids = arange(seq_length).add(0);
     X attention_mask;
     if (form_.ones_mask) attention_mask = ones({batch_size, seq_length}, DType::float32);
     X causal_mask = create_causal_mask({.options = options_,
@@ -405,7 +406,8 @@ class Decoder final : public Base {
                                         .cache = cache ? &cache->self_attention : nullptr,
                                         .attention_mask = attention_mask});
     if (!form_.keeps_ones_mask) attention_mask.reset();
-    X positions = embed_positions(input_ids, position_ids);
+    if (form_.position_ids == Form::PositionIds::after_mask) position_ids = arange(seq_length).add(0);
+    X positions = (*embed_positions)(input_ids, inputs_embeds, position_ids);
     if (!form_.keeps_position_ids) position_ids.reset();
     X hidden_states;
     if (form_.norms_before_positions) {
@@ -423,7 +425,7 @@ class Decoder final : public Base {
     attention_mask.reset();
     if (!form_.keeps_ones_mask) causal_mask.reset();
     inputs_embeds.reset();
-    if (!form_.keeps_position_ids) position_ids = std::move(positions);
+    if (!form_.keeps_position_ids && form_.position_ids == Form::PositionIds::before_mask) position_ids = std::move(positions);
     return leave(std::pair<X, CachesPtr>{hidden_states, cache}, position_ids, causal_mask, positions, layer_outputs);
   }
 
@@ -432,7 +434,7 @@ class Decoder final : public Base {
   const Form form_;
   double dropout_;
   WordEmbedding& embed_tokens;
-  Positions& embed_positions;
+  PositionEmbeddingPtr embed_positions;
   Layers<CrossLayer> layers_;
   LayerNorm *layernorm_embedding = nullptr, *layer_norm = nullptr;
 };
@@ -451,8 +453,8 @@ class Model final : public Base {
     X encoder_last_hidden_state;
   };
   explicit Model(SharedPtr s) : Base(s->form.prefix + "Model"), s_(s) {
-    if (!s->form.shared.empty()) child<WordEmbedding>(s->form.shared, s->c, s->form, s->c.vocab);
-    encoder_ = &child<Encoder>("encoder", s->c, s->form);
+    if (!s->form.shared.empty()) child<WordEmbedding>(s->form.shared, s->c, s->form.prefix, s->form.scales_itself, s->c.vocab);
+    encoder_ = register_module("encoder", s->form.encoder ? s->form.encoder(s->c) : std::make_shared<Encoder>(s->c, s->form));
     decoder_ = &child<Decoder>("decoder", s->c, s->form);
     if (!s->c.tie || s->form.shared.empty()) return;
     for (const char* stack : {"decoder", "encoder"}) tie(std::string(stack) + ".embed_tokens.weight", s->form.shared + ".weight");
@@ -467,7 +469,7 @@ class Model final : public Base {
 
  private:
   SharedPtr s_;
-  Encoder* encoder_;
+  Seq2SeqEncoderPtr encoder_;
   Decoder* decoder_;
 };
 
@@ -631,6 +633,13 @@ class ForCausalLM final : public Network {
 };
 
 }  // namespace
+
+CrossMixerPtr make_cross_attention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal, bool bias) {
+  return std::make_shared<BartAttention>(c, prefix, heads, layer, causal, bias);
+}
+UnaryPtr make_scaled_embedding(const Seq2SeqConfig& c, const std::string& prefix, I vocab) {
+  return std::make_shared<WordEmbedding>(c, prefix, true, vocab);
+}
 
 NetworkPtr make_seq2seq(const Config& config, const Options& options, Seq2SeqForm form) {
   Seq2SeqConfig c(config, options);
