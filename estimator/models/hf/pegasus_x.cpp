@@ -70,6 +70,7 @@ class GlobalLocalAttention final : public Base {
     out.local = out.local.permute({0, 2, 3, 1, 4}).contiguous();
     out.local = out.local.view({batch, token_hidden_states.size(1), hidden});
     out.local = out_proj(out.local);
+    (token_hidden_states.reset(), global_hidden_states.reset(), attention_mask.reset());
     return leave(out, local_q, local_k, local_v, global_q, global_k, global_v);
   }
 
@@ -142,7 +143,9 @@ class EncoderLayer final : public Base {
                                : memest::checkpoint(std::move(region), std::move(inputs));
       return {out[0], out[1]};
     }
-    return forward(hidden_states, global_hidden_states, attention_mask);
+    Pair result = forward(hidden_states, global_hidden_states, attention_mask);
+    (hidden_states.reset(), global_hidden_states.reset(), attention_mask.reset());
+    return result;
   }
 
  private:

@@ -132,6 +132,8 @@ class BartAttention final : public CrossMixer {
   Linear &k_proj, &v_proj, &q_proj, &out_proj;
 };
 
+X clamped(const X& hidden_states) { return aten("clamp", {Tensor(hidden_states), -64504.0, 64504.0}); }
+
 CrossMixerPtr attention_of(const Seq2SeqConfig& c, const Form& form, I heads, I layer, bool causal) {
   if (form.attention) return form.attention(c, heads, layer);
   return make_cross_attention(c, form.prefix, heads, layer, causal);
@@ -169,11 +171,10 @@ class EncoderLayer final : public DecoderLayer {
     hidden_states = ops::dropout(hidden_states, dropout_, training);
     hidden_states = residual.add(hidden_states);
     if (!norm_before_) hidden_states = final_layer_norm(hidden_states);
-    if (hidden_states.dtype() == DType::float16) {
-      // The values are not known: taken as overflown.
-      if (clamp_ == Form::Clamp::if_overflown) X finite = aten("all", {Tensor(aten("isfinite", {Tensor(hidden_states)}))});
-      hidden_states = aten("clamp", {Tensor(hidden_states), -64504.0, 64504.0});
-    }
+    if (clamp_ == Form::Clamp::if_overflown)
+      hidden_states = clamp_overflown(std::move(hidden_states));
+    else if (hidden_states.dtype() == DType::float16)
+      hidden_states = clamped(hidden_states);
     return leave(std::move(hidden_states), residual, weights);
   }
 
@@ -219,7 +220,9 @@ class CrossLayer final : public Base {
       return reentrant_ ? checkpoint_reentrant(std::move(region), std::move(inputs))[0]
                         : memest::checkpoint(std::move(region), std::move(inputs))[0];
     }
-    return forward(hidden_states, attention_mask, encoder_hidden_states, cache);
+    X result = forward(hidden_states, attention_mask, encoder_hidden_states, cache);
+    hidden_states.reset();
+    return result;
   }
 
  private:
@@ -334,11 +337,6 @@ class Positions final : public PositionEmbedding {
 
   Form::Positions kind_;
 };
-PositionEmbeddingPtr positions_of(const Seq2SeqConfig& c, const Form& form) {
-  if (form.own_positions) return form.own_positions(c);
-  return std::make_shared<Positions>(c, form);
-}
-
 class Encoder final : public Seq2SeqEncoder {
  public:
   Encoder(const Seq2SeqConfig& c, const Form& form)
@@ -346,10 +344,10 @@ class Encoder final : public Seq2SeqEncoder {
         scales_(!form.scales_itself),
         dropout_(c.dropout),
         embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.vocab)),
-        embed_positions(register_module("embed_positions", positions_of(c, form))),
+        embed_positions(register_module("embed_positions", make_positions(c, form))),
         layers_(*this, "layers", c.encoder.layers, [&](I i) { return std::make_shared<EncoderLayer>(c, form, i); }) {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
-    if (form.norms_end) layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
+    if (form.norms_end) layer_norm = &child<LayerNorm>(form.end_norm, c.hidden);
   }
 
  protected:
@@ -385,10 +383,10 @@ class Decoder final : public Base {
         form_(form),
         dropout_(c.dropout),
         embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.decoder_vocab)),
-        embed_positions(register_module("embed_positions", positions_of(c, form))),
+        embed_positions(register_module("embed_positions", make_positions(c, form))),
         layers_(*this, "layers", c.decoder.layers, [&](I i) { return std::make_shared<CrossLayer>(c, form, i); }) {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
-    if (form.norms_end) layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
+    if (form.norms_end) layer_norm = &child<LayerNorm>(form.end_norm, c.hidden);
   }
   std::pair<X, CachesPtr> operator()(X input_ids, X encoder_hidden_states, bool use_cache) {
     Entered scope(*this);
@@ -614,7 +612,7 @@ class ForCausalLM final : public Network {
         s_(s),
         model_(child<DecoderWrapper>("model", *s)),
         lm_head(child<Linear>("lm_head", s->c.hidden, s->c.vocab, false)) {
-    if (s->c.tie) tie("lm_head.weight", "model.decoder.embed_tokens.weight");
+    if (s->c.tie && s->form.ties_causal_head) tie("lm_head.weight", "model.decoder.embed_tokens.weight");
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
@@ -636,6 +634,15 @@ class ForCausalLM final : public Network {
 
 CrossMixerPtr make_cross_attention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal, bool bias) {
   return std::make_shared<BartAttention>(c, prefix, heads, layer, causal, bias);
+}
+PositionEmbeddingPtr make_positions(const Seq2SeqConfig& c, const Seq2SeqForm& form) {
+  if (form.own_positions) return form.own_positions(c);
+  return std::make_shared<Positions>(c, form);
+}
+X clamp_overflown(X hidden_states) {
+  if (hidden_states.dtype() != DType::float16) return hidden_states;
+  { X finite = aten("all", {Tensor(aten("isfinite", {Tensor(hidden_states)}))}); }
+  return clamped(hidden_states);
 }
 UnaryPtr make_scaled_embedding(const Seq2SeqConfig& c, const std::string& prefix, I vocab) {
   return std::make_shared<WordEmbedding>(c, prefix, true, vocab);

@@ -43,7 +43,9 @@ class CrossMixer : public Base {
   using Base::Base;
   Pair operator()(X hidden_states, X key_value_states, X attention_mask, Cache* cache) {
     Entered scope(*this);
-    return forward(hidden_states, key_value_states, attention_mask, cache);
+    Pair result = forward(hidden_states, key_value_states, attention_mask, cache);
+    (hidden_states.reset(), key_value_states.reset(), attention_mask.reset());
+    return result;
   }
 
  protected:
@@ -74,7 +76,9 @@ class Seq2SeqEncoder : public Base {
   using Base::Base;
   X operator()(X input_ids) {
     Entered scope(*this);
-    return forward(input_ids);
+    X result = forward(input_ids);
+    input_ids.reset();
+    return result;
   }
 
  protected:
@@ -105,6 +109,7 @@ struct Seq2SeqForm {
   bool norms_embedding = true;             ///< layernorm_embedding
   bool norms_before_positions = false;     ///< the decoder's, before the positions are added (blenderbot_small)
   bool norms_end = false;                  ///< layer_norm after the layers
+  const char* end_norm = "layer_norm";     ///< its name
   bool ones_mask = true;                   ///< the decoder makes an attention mask of ones
   bool keeps_ones_mask = false;            ///< its name is not bound to the causal mask
   bool names_layer_outputs = false;        ///< the decoder's last layer_outputs live until it returns (blenderbot)
@@ -112,6 +117,7 @@ struct Seq2SeqForm {
   bool shifts_input = true;                ///< without decoder_input_ids the model shifts input_ids
   bool labels_end_cache = true;            ///< use_cache = False where labels are given
   bool logits_bias = true;                 ///< final_logits_bias
+  bool ties_causal_head = true;
   /// Other positions, or another encoder.
   std::function<PositionEmbeddingPtr(const Seq2SeqConfig& c)> own_positions = {};
   std::function<Seq2SeqEncoderPtr(const Seq2SeqConfig& c)> encoder = {};
@@ -120,6 +126,9 @@ struct Seq2SeqForm {
   std::string shared = "shared";  ///< the embedding that the stacks' are tied to; empty: there is none (marian's choice)
 };
 
+PositionEmbeddingPtr make_positions(const Seq2SeqConfig& c, const Seq2SeqForm& form);
+/// An encoder layer's end in fp16: clamp() where torch.isfinite(x).all() does not hold. Values are not known: it is taken not to.
+X clamp_overflown(X hidden_states);
 NetworkPtr make_seq2seq(const Config& config, const Options& options, Seq2SeqForm form);
 /// PREFIXForConditionalGeneration and the rest, made by `make`.
 std::vector<TaskClass> seq2seq_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
