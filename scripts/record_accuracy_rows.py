@@ -34,7 +34,7 @@ SETS = {
     "encoder-decoders": {
         "file": "vgpu.jsonl",
         "ids": r"^hf:((bart|plbart)-2layers task=seq2seq precision=(fp16|amp-bf16)|mbart-2layers task=masked-lm precision=fp32|mvp-2layers task=causal-lm"
-               r"|(pegasus|blenderbot|blenderbot-small|marian)-2layers task=seq2seq precision=bf16|pegasus-2layers task=causal-lm precision=fp16)",
+               r"|(pegasus|blenderbot|blenderbot-small|marian)-2layers task=seq2seq precision=bf16|pegasus-2layers task=causal-lm precision=fp16|(pegasus_x|bigbird_pegasus)-2layers task=seq2seq)",
         "condition": lambda case: True,
     },
 }

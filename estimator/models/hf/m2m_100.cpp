@@ -9,7 +9,8 @@ NetworkPtr m2m_100(const Config& config, const Options& o) {
   f.prefix = "M2M100";
   f.norm_before = f.norms_end = true;
   f.clamp = Seq2SeqForm::Clamp::always;
-  f.norms_embedding = f.shifts_input = f.logits_bias = f.labels_end_cache = f.position_ids = false;
+  f.norms_embedding = f.shifts_input = f.logits_bias = f.labels_end_cache = false;
+  f.position_ids = Seq2SeqForm::PositionIds::none;
   f.positions = Seq2SeqForm::Positions::counted;
   return make_seq2seq(config, o, std::move(f));
 }

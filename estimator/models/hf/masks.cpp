@@ -117,6 +117,11 @@ bool ignores_causal_mask(const Options& options, const Sizes& s) {
                                             fast_all(aten("bitwise_not", {Tensor(s.padding.slice(1, s.q_length, std::nullopt))}))));
 }
 
+bool all_true(const Options& options, const X& mask) {
+  X all = aten("all", {Tensor(mask)});
+  return !options.padded;
+}
+
 /// sdpa_mask, and eager_mask on top of it.
 X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool skip_causal, bool skip_bidirectional,
             std::optional<I> local_size) {
@@ -124,7 +129,7 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
   const bool eager = a.options.attention == Attention::eager;
   const bool local = local_size && s.kv_length >= *local_size;
   if (skip_causal && !eager && !local && ignores_causal_mask(a.options, s)) return {};
-  if (skip_bidirectional && !local) return {};
+  if (skip_bidirectional && (!s.padding || all_true(a.options, s.padding)) && !local) return {};
   if (s.padding) function = and_masks(std::move(function), padding_function(s.padding));
   X mask;
   {
@@ -173,6 +178,7 @@ X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
                                   : 0,
                      chunk);
 }
+X create_bidirectional_mask(const MaskArguments& a) { return make_mask(a, preprocess(a, 0), bidirectional, false, a.allow_skip, {}); }
 X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window) {
   const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip}, 0);
   return make_mask(a, s, and_masks(bidirectional_overlay(window), bidirectional), false, a.allow_skip, window);

@@ -61,7 +61,8 @@ NetworkPtr mvp(const Config& config, const Options& given) {
   o.attention = Attention::eager;
   Seq2SeqForm f;
   f.prefix = "Mvp";
-  f.scales_itself = f.position_ids = f.ones_mask = false;
+  f.scales_itself = f.ones_mask = false;
+  f.position_ids = Seq2SeqForm::PositionIds::none;
   f.attention = [](const Seq2SeqConfig& c, I heads, I layer) { return std::make_shared<MvpAttention>(c, heads, layer); };
   return make_seq2seq(config, o, std::move(f));
 }

@@ -93,17 +93,17 @@ using Form = Seq2SeqForm;
 
 class BartAttention final : public CrossMixer {
  public:
-  BartAttention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal)
+  BartAttention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal, bool bias)
       : CrossMixer(prefix + "Attention"),
         options_(c.options),
         layer_(layer),
         head_dim_(c.hidden / heads),
         dropout_(c.attention_dropout),
         causal_(causal),
-        k_proj(child<Linear>("k_proj", c.hidden, c.hidden)),
-        v_proj(child<Linear>("v_proj", c.hidden, c.hidden)),
-        q_proj(child<Linear>("q_proj", c.hidden, c.hidden)),
-        out_proj(child<Linear>("out_proj", c.hidden, c.hidden)) {}
+        k_proj(child<Linear>("k_proj", c.hidden, c.hidden, bias)),
+        v_proj(child<Linear>("v_proj", c.hidden, c.hidden, bias)),
+        q_proj(child<Linear>("q_proj", c.hidden, c.hidden, bias)),
+        out_proj(child<Linear>("out_proj", c.hidden, c.hidden, bias)) {}
 
  protected:
   Pair forward(const X& hidden_states, const X& key_value_states, X attention_mask, Cache* cache) override {
@@ -132,16 +132,12 @@ class BartAttention final : public CrossMixer {
   Linear &k_proj, &v_proj, &q_proj, &out_proj;
 };
 
+X clamped(const X& hidden_states) { return aten("clamp", {Tensor(hidden_states), -64504.0, 64504.0}); }
+
 CrossMixerPtr attention_of(const Seq2SeqConfig& c, const Form& form, I heads, I layer, bool causal) {
   if (form.attention) return form.attention(c, heads, layer);
-  return std::make_shared<BartAttention>(c, form.prefix, heads, layer, causal);
+  return make_cross_attention(c, form.prefix, heads, layer, causal);
 }
-
-/// fc2(dropout(act(fc1(x)))), then dropout: the second half of both layers.
-struct FeedForward {
-  Linear *fc1 = nullptr, *fc2 = nullptr;
-  LayerNorm* final_layer_norm = nullptr;
-};
 
 class EncoderLayer final : public DecoderLayer {
  public:
@@ -175,11 +171,10 @@ class EncoderLayer final : public DecoderLayer {
     hidden_states = ops::dropout(hidden_states, dropout_, training);
     hidden_states = residual.add(hidden_states);
     if (!norm_before_) hidden_states = final_layer_norm(hidden_states);
-    if (hidden_states.dtype() == DType::float16) {
-      // The values are not known: taken as overflown.
-      if (clamp_ == Form::Clamp::if_overflown) X finite = aten("all", {Tensor(aten("isfinite", {Tensor(hidden_states)}))});
-      hidden_states = aten("clamp", {Tensor(hidden_states), -64504.0, 64504.0});
-    }
+    if (clamp_ == Form::Clamp::if_overflown)
+      hidden_states = clamp_overflown(std::move(hidden_states));
+    else if (hidden_states.dtype() == DType::float16)
+      hidden_states = clamped(hidden_states);
     return leave(std::move(hidden_states), residual, weights);
   }
 
@@ -215,15 +210,19 @@ class CrossLayer final : public Base {
   X operator()(X hidden_states, X attention_mask, X encoder_hidden_states, EncoderDecoderCache* cache) {
     Entered scope(*this);
     if (checkpoint_ && training && runtime().grad_mode) {
-      Region region = [this, attention_mask](const Tensors& in) {
-        return Tensors{forward(X(in[0]), attention_mask, in.size() > 1 ? X(in[1]) : X(), nullptr)};
+      const bool masked = bool(attention_mask), crosses = bool(encoder_hidden_states);
+      Region region = [this, masked, crosses](const Tensors& in) {
+        return Tensors{forward(X(in[0]), masked ? X(in[1]) : X(), crosses ? X(in.back()) : X(), nullptr)};
       };
       Tensors inputs = {hidden_states};
-      if (encoder_hidden_states) inputs.push_back(encoder_hidden_states);
+      if (masked) inputs.push_back(attention_mask);
+      if (crosses) inputs.push_back(encoder_hidden_states);
       return reentrant_ ? checkpoint_reentrant(std::move(region), std::move(inputs))[0]
                         : memest::checkpoint(std::move(region), std::move(inputs))[0];
     }
-    return forward(hidden_states, attention_mask, encoder_hidden_states, cache);
+    X result = forward(hidden_states, attention_mask, encoder_hidden_states, cache);
+    hidden_states.reset();
+    return result;
   }
 
  private:
@@ -268,15 +267,17 @@ class CrossLayer final : public Base {
 };
 
 /// nn.Embedding, or BartScaledWordEmbedding.
-class WordEmbedding final : public Module<WordEmbedding>, public nn::InputEmbedding {
+class WordEmbedding final : public Unary, public nn::InputEmbedding {
  public:
-  WordEmbedding(const Seq2SeqConfig& c, const Form& form, I vocab)
-      : Module(form.scales_itself ? form.prefix + "ScaledWordEmbedding" : "Embedding"),
-        scales_itself_(form.scales_itself),
+  WordEmbedding(const Seq2SeqConfig& c, const std::string& prefix, bool scales_itself, I vocab)
+      : Unary(scales_itself ? prefix + "ScaledWordEmbedding" : "Embedding"),
+        scales_itself_(scales_itself),
         padding_idx_(c.pad_token.value_or(-1)) {
     new_parameter("weight", {vocab, c.hidden});
   }
-  X forward(const X& indices) {
+
+ protected:
+  X forward(X indices) override {
     X embeddings = ops::embedding(parameter(0), indices, padding_idx_, false, false);
     if (scales_itself_) embeddings = std::move(embeddings).mul(1.0);
     return hooked(embeddings);
@@ -287,9 +288,9 @@ class WordEmbedding final : public Module<WordEmbedding>, public nn::InputEmbedd
   I padding_idx_;
 };
 
-class Positions final : public Base {
+class Positions final : public PositionEmbedding {
  public:
-  Positions(const Seq2SeqConfig& c, const Form& form) : Base(type_of(form)), kind_(form.positions) {
+  Positions(const Seq2SeqConfig& c, const Form& form) : PositionEmbedding(type_of(form)), kind_(form.positions) {
     const I rows = c.positions + (kind_ == Form::Positions::offset || kind_ == Form::Positions::counted ? 2 : 0);
     if (kind_ == Form::Positions::counted) {
       new_buffer("weights", {rows, c.hidden}, runtime().default_dtype);
@@ -298,8 +299,9 @@ class Positions final : public Base {
     new_parameter("weight", {rows, c.hidden});
     if (kind_ == Form::Positions::sinusoidal) parameter(0)->requires_grad = false;
   }
-  X operator()(const X& input_ids, X position_ids = {}) {
-    Entered scope(*this);
+
+ protected:
+  X forward(const X& input_ids, const X&, X position_ids) override {
     const I bsz = input_ids.size(0), seq_len = input_ids.size(1);
     if (kind_ == Form::Positions::counted) return counted(input_ids, bsz, seq_len);
     if (kind_ != Form::Positions::offset) {
@@ -314,7 +316,6 @@ class Positions final : public Base {
   }
 
  private:
-  using Base::forward;
   static std::string type_of(const Form& form) {
     const bool sinusoidal = form.positions == Form::Positions::sinusoidal || form.positions == Form::Positions::counted;
     return form.prefix + (sinusoidal ? "SinusoidalPositionalEmbedding" : "LearnedPositionalEmbedding");
@@ -327,8 +328,8 @@ class Positions final : public Base {
     {
       X mask = aten("ne", {Tensor(input_ids), I{1}}).to(DType::int32);
       X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32).add(0).mul(mask);
-      X result = std::move(incremental_indices).to(DType::int64).add(1);
-      position_ids = result;
+      position_ids = incremental_indices.to(DType::int64).add(1);
+      position_ids = leave(std::move(position_ids), mask, incremental_indices);
     }
     X rows = aten("index_select", {Tensor(buffer(0)), I{0}, Tensor(position_ids.view({-1}))});
     return std::move(rows).view({bsz, seq_len, buffer(0).size(-1)}).detach();
@@ -336,24 +337,24 @@ class Positions final : public Base {
 
   Form::Positions kind_;
 };
-
-class Encoder final : public Base {
+class Encoder final : public Seq2SeqEncoder {
  public:
   Encoder(const Seq2SeqConfig& c, const Form& form)
-      : Base(form.prefix + "Encoder"),
+      : Seq2SeqEncoder(form.prefix + "Encoder"),
         scales_(!form.scales_itself),
         dropout_(c.dropout),
-        embed_tokens(child<WordEmbedding>("embed_tokens", c, form, c.vocab)),
-        embed_positions(child<Positions>("embed_positions", c, form)),
+        embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.vocab)),
+        embed_positions(register_module("embed_positions", make_positions(c, form))),
         layers_(*this, "layers", c.encoder.layers, [&](I i) { return std::make_shared<EncoderLayer>(c, form, i); }) {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
-    if (form.norms_end) layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
+    if (form.norms_end) layer_norm = &child<LayerNorm>(form.end_norm, c.hidden);
   }
-  X operator()(X input_ids) {
-    Entered scope(*this);
+
+ protected:
+  X forward(const X& input_ids) override {
     X inputs_embeds = embed_tokens(input_ids);
     if (scales_) inputs_embeds = std::move(inputs_embeds).mul(1.0);
-    X embed_pos = embed_positions(input_ids);
+    X embed_pos = (*embed_positions)(input_ids, inputs_embeds);
     X hidden_states = inputs_embeds.add(embed_pos);
     if (layernorm_embedding) hidden_states = (*layernorm_embedding)(hidden_states);
     hidden_states = ops::dropout(hidden_states, dropout_, training);
@@ -367,7 +368,7 @@ class Encoder final : public Base {
   bool scales_;
   double dropout_;
   WordEmbedding& embed_tokens;
-  Positions& embed_positions;
+  PositionEmbeddingPtr embed_positions;
   Layers<EncoderLayer> layers_;
   LayerNorm *layernorm_embedding = nullptr, *layer_norm = nullptr;
 };
@@ -381,11 +382,11 @@ class Decoder final : public Base {
         options_(c.options),
         form_(form),
         dropout_(c.dropout),
-        embed_tokens(child<WordEmbedding>("embed_tokens", c, form, c.decoder_vocab)),
-        embed_positions(child<Positions>("embed_positions", c, form)),
+        embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.decoder_vocab)),
+        embed_positions(register_module("embed_positions", make_positions(c, form))),
         layers_(*this, "layers", c.decoder.layers, [&](I i) { return std::make_shared<CrossLayer>(c, form, i); }) {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
-    if (form.norms_end) layer_norm = &child<LayerNorm>("layer_norm", c.hidden);
+    if (form.norms_end) layer_norm = &child<LayerNorm>(form.end_norm, c.hidden);
   }
   std::pair<X, CachesPtr> operator()(X input_ids, X encoder_hidden_states, bool use_cache) {
     Entered scope(*this);
@@ -395,7 +396,7 @@ class Decoder final : public Base {
     if (use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
     const I batch_size = inputs_embeds.size(0), seq_length = inputs_embeds.size(1);
     X position_ids;
-    if (form_.position_ids) position_ids = arange(seq_length).add(0);
+    if (form_.position_ids == Form::PositionIds::before_mask) position_ids = arange(seq_length).add(0);
     X attention_mask;
     if (form_.ones_mask) attention_mask = ones({batch_size, seq_length}, DType::float32);
     X causal_mask = create_causal_mask({.options = options_,
@@ -403,7 +404,8 @@ class Decoder final : public Base {
                                         .cache = cache ? &cache->self_attention : nullptr,
                                         .attention_mask = attention_mask});
     if (!form_.keeps_ones_mask) attention_mask.reset();
-    X positions = embed_positions(input_ids, position_ids);
+    if (form_.position_ids == Form::PositionIds::after_mask) position_ids = arange(seq_length).add(0);
+    X positions = (*embed_positions)(input_ids, inputs_embeds, position_ids);
     if (!form_.keeps_position_ids) position_ids.reset();
     X hidden_states;
     if (form_.norms_before_positions) {
@@ -421,7 +423,7 @@ class Decoder final : public Base {
     attention_mask.reset();
     if (!form_.keeps_ones_mask) causal_mask.reset();
     inputs_embeds.reset();
-    if (!form_.keeps_position_ids) position_ids = std::move(positions);
+    if (!form_.keeps_position_ids && form_.position_ids == Form::PositionIds::before_mask) position_ids = std::move(positions);
     return leave(std::pair<X, CachesPtr>{hidden_states, cache}, position_ids, causal_mask, positions, layer_outputs);
   }
 
@@ -430,7 +432,7 @@ class Decoder final : public Base {
   const Form form_;
   double dropout_;
   WordEmbedding& embed_tokens;
-  Positions& embed_positions;
+  PositionEmbeddingPtr embed_positions;
   Layers<CrossLayer> layers_;
   LayerNorm *layernorm_embedding = nullptr, *layer_norm = nullptr;
 };
@@ -449,8 +451,8 @@ class Model final : public Base {
     X encoder_last_hidden_state;
   };
   explicit Model(SharedPtr s) : Base(s->form.prefix + "Model"), s_(s) {
-    if (!s->form.shared.empty()) child<WordEmbedding>(s->form.shared, s->c, s->form, s->c.vocab);
-    encoder_ = &child<Encoder>("encoder", s->c, s->form);
+    if (!s->form.shared.empty()) child<WordEmbedding>(s->form.shared, s->c, s->form.prefix, s->form.scales_itself, s->c.vocab);
+    encoder_ = register_module("encoder", s->form.encoder ? s->form.encoder(s->c) : std::make_shared<Encoder>(s->c, s->form));
     decoder_ = &child<Decoder>("decoder", s->c, s->form);
     if (!s->c.tie || s->form.shared.empty()) return;
     for (const char* stack : {"decoder", "encoder"}) tie(std::string(stack) + ".embed_tokens.weight", s->form.shared + ".weight");
@@ -465,7 +467,7 @@ class Model final : public Base {
 
  private:
   SharedPtr s_;
-  Encoder* encoder_;
+  Seq2SeqEncoderPtr encoder_;
   Decoder* decoder_;
 };
 
@@ -610,7 +612,7 @@ class ForCausalLM final : public Network {
         s_(s),
         model_(child<DecoderWrapper>("model", *s)),
         lm_head(child<Linear>("lm_head", s->c.hidden, s->c.vocab, false)) {
-    if (s->c.tie) tie("lm_head.weight", "model.decoder.embed_tokens.weight");
+    if (s->c.tie && s->form.ties_causal_head) tie("lm_head.weight", "model.decoder.embed_tokens.weight");
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
@@ -629,6 +631,22 @@ class ForCausalLM final : public Network {
 };
 
 }  // namespace
+
+CrossMixerPtr make_cross_attention(const Seq2SeqConfig& c, const std::string& prefix, I heads, I layer, bool causal, bool bias) {
+  return std::make_shared<BartAttention>(c, prefix, heads, layer, causal, bias);
+}
+PositionEmbeddingPtr make_positions(const Seq2SeqConfig& c, const Seq2SeqForm& form) {
+  if (form.own_positions) return form.own_positions(c);
+  return std::make_shared<Positions>(c, form);
+}
+X clamp_overflown(X hidden_states) {
+  if (hidden_states.dtype() != DType::float16) return hidden_states;
+  { X finite = aten("all", {Tensor(aten("isfinite", {Tensor(hidden_states)}))}); }
+  return clamped(hidden_states);
+}
+UnaryPtr make_scaled_embedding(const Seq2SeqConfig& c, const std::string& prefix, I vocab) {
+  return std::make_shared<WordEmbedding>(c, prefix, true, vocab);
+}
 
 NetworkPtr make_seq2seq(const Config& config, const Options& options, Seq2SeqForm form) {
   Seq2SeqConfig c(config, options);
