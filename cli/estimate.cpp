@@ -214,8 +214,8 @@ Command add_estimate(CLI::App& app) {
       ->group(model)
       ->allow_extra_args(false);
   sub->add_option("--task", o.task,
-                  "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, text-encoding, base; the class that the "
-                  "file names by default")
+                  "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
+                  "seq2seq, image-cls, text-encoding, base; the class that the file names by default")
       ->group(model);
   sub->add_option("--attn", o.attention, "Of a Hugging Face config: sdpa or eager attention")->group(model)->capture_default_str();
   sub->add_option("--experts", o.experts,
