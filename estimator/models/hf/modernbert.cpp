@@ -246,6 +246,7 @@ class ModernModel final : public EncoderBody {
       hidden_states = embeddings(input_ids);
       sliding = create_bidirectional_sliding_window_mask({o, hidden_states}, m_.window);
     }
+    const X inputs_embeds = hidden_states;  // mask_kwargs holds it
     std::map<std::string, Pair> position_embeddings;
     for (auto& type : std::set<std::string>(m_.layer_types.begin(), m_.layer_types.end()))
       position_embeddings[type] = rotary_emb(hidden_states, position_ids, type);

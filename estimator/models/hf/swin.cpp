@@ -1,4 +1,4 @@
-// models/swin/modeling_swin.py, and models/donut/modeling_donut_swin.py, which has its older form.
+// models/swin/modeling_swin.py; models/donut/modeling_donut_swin.py, which has its older form; and models/swinv2, made of that.
 #include "fake/checkpoint.h"
 #include "models/hf/loss.h"
 #include "models/hf/vision_parts.h"
@@ -6,12 +6,17 @@
 namespace memest::hf {
 namespace {
 
+enum class Kind { swin, donut, second };
+
 struct SwinConfig {
-  SwinConfig(const Config& f, const Options& o, bool is_older)
+  SwinConfig(const Config& f, const Options& o, Kind k)
       : file(f),
         options(o),
-        older(is_older),
-        prefix(is_older ? "DonutSwin" : "Swin"),
+        kind(k),
+        older(k != Kind::swin),
+        prefix(k == Kind::donut    ? "DonutSwin"
+               : k == Kind::second ? "Swinv2"
+                                   : "Swin"),
         image(f.size("image_size")),
         patch(f.size("patch_size")),
         channels(f.size("num_channels")),
@@ -41,6 +46,7 @@ struct SwinConfig {
   I features() const { return width(I(depths.size()) - 1); }
   Config file;
   Options options;
+  Kind kind;
   bool older;
   std::string prefix;
   I image, patch, channels, embed_dim, window;
@@ -175,6 +181,75 @@ class OlderSelfAttention final : public Base {
   Dropout* dropout;
 };
 
+/// Swinv2SelfAttention: cosines, scaled, and a bias that a small network makes of the coordinates.
+class CosineSelfAttention final : public Base {
+ public:
+  CosineSelfAttention(const SwinConfig& c, I width, I heads, I window)
+      : Base("Swinv2SelfAttention"), area_(window * window), heads_(heads), head_dim_(width / heads) {
+    new_parameter("logit_scale", {heads, 1, 1});
+    new_buffer("relative_coords_table", {1, 2 * window - 1, 2 * window - 1, 2}, runtime().default_dtype);
+    new_buffer("relative_position_index", {area_, area_}, DType::int64);
+    auto list =
+        register_module("continuous_position_bias_mlp", std::make_shared<nn::ModuleList>(std::vector<nn::ModulePtr>{}, "Sequential"));
+    auto first = std::make_shared<Linear>(2, 512), last = std::make_shared<Linear>(512, heads, false);
+    list->append(first), list->append(last);
+    first_ = first.get(), last_ = last.get();
+    query = &child<Linear>("query", width, width, c.qkv_bias);
+    key = &child<Linear>("key", width, width, false);
+    value = &child<Linear>("value", width, width, c.qkv_bias);
+    dropout = &child<Dropout>("dropout", c.attention_dropout);
+  }
+  X operator()(const X& hidden_states, const X& attention_mask) {
+    Entered scope(*this);
+    const I batch_size = hidden_states.size(0), dim = hidden_states.size(1);
+    const Dims hidden_shape{batch_size, -1, heads_, head_dim_};
+    X query_layer = (*query)(hidden_states).view(hidden_shape).transpose(1, 2);
+    X key_layer = (*key)(hidden_states).view(hidden_shape).transpose(1, 2);
+    X value_layer = (*value)(hidden_states).view(hidden_shape).transpose(1, 2);
+    X attention_scores;
+    {
+      X q = normalize(query_layer);
+      X k = normalize(key_layer);
+      attention_scores = std::move(q).matmul(std::move(k).transpose(-2, -1));
+    }
+    X logit_scale = X(aten("clamp", {Tensor(parameter(0)), Value(), 4.6})).exp();
+    attention_scores = attention_scores.mul(logit_scale);
+    X table = (*first_)(X(buffer(0)));
+    table = aten("relu_", {Tensor(table)});
+    table = (*last_)(table).view({-1, heads_});
+    X relative_position_bias = X(aten("index", {Tensor(table), make_list({Tensor(X(buffer(1)).view({-1}))})})).view({area_, area_, -1});
+    relative_position_bias = relative_position_bias.permute({2, 0, 1}).contiguous();
+    relative_position_bias = relative_position_bias.sigmoid().mul(16);
+    attention_scores = attention_scores.add(relative_position_bias.unsqueeze(0));
+    if (attention_mask) {
+      const I windows = attention_mask.size(0);
+      attention_scores =
+          attention_scores.view({batch_size / windows, windows, heads_, dim, dim}).add(attention_mask.unsqueeze(1).unsqueeze(0));
+      attention_scores = attention_scores.add(attention_mask.unsqueeze(1).unsqueeze(0));
+      attention_scores = attention_scores.view({-1, heads_, dim, dim});
+    }
+    X attention_probs = attention_scores.softmax(-1);
+    attention_probs = (*dropout)(attention_probs);
+    X context_layer = attention_probs.matmul(value_layer);
+    context_layer = context_layer.permute({0, 2, 1, 3}).contiguous();
+    context_layer = context_layer.view({context_layer.size(0), context_layer.size(1), -1});
+    return leave(context_layer, query_layer, key_layer, value_layer, attention_scores, logit_scale, table, relative_position_bias,
+                 attention_probs);
+  }
+
+ private:
+  /// torch.nn.functional.normalize over the last dimension.
+  static X normalize(const X& input) {
+    X denom = aten("linalg_vector_norm", {Tensor(input), 2.0, list_of(Dims{-1}), true});
+    denom = X(aten("clamp_min", {Tensor(std::move(denom)), 1e-12})).expand(input.sizes());
+    return input.div(denom);
+  }
+
+  I area_, heads_, head_dim_;
+  Linear *first_, *last_, *query, *key, *value;
+  Dropout* dropout;
+};
+
 /// A linear layer and dropout.
 class DenseDropout final : public Unary {
  public:
@@ -195,26 +270,30 @@ class DenseDropout final : public Unary {
 
 class OlderAttention final : public Base {
  public:
-  OlderAttention(const SwinConfig& c, I width, I heads)
-      : Base("DonutSwinAttention"),
-        self(child<OlderSelfAttention>("self", c, width, heads)),
-        output(child<DenseDropout>("output", "DonutSwinSelfOutput", width, width, c.attention_dropout)) {}
+  OlderAttention(const SwinConfig& c, I width, I heads, I window) : Base(c.prefix + "Attention") {
+    if (c.kind == Kind::second)
+      cosine = &child<CosineSelfAttention>("self", c, width, heads, window);
+    else
+      self = &child<OlderSelfAttention>("self", c, width, heads);
+    output = &child<DenseDropout>("output", c.prefix + "SelfOutput", width, width, c.attention_dropout);
+  }
   X operator()(const X& hidden_states, const X& attention_mask) {
     Entered scope(*this);
-    X self_outputs = self(hidden_states, attention_mask);
-    X attention_output = output(self_outputs);
+    X self_outputs = self ? (*self)(hidden_states, attention_mask) : (*cosine)(hidden_states, attention_mask);
+    X attention_output = (*output)(self_outputs);
     return leave(attention_output, self_outputs);
   }
 
  private:
-  OlderSelfAttention& self;
-  DenseDropout& output;
+  OlderSelfAttention* self = nullptr;
+  CosineSelfAttention* cosine = nullptr;
+  DenseDropout* output;
 };
 
 class OlderIntermediate final : public Unary {
  public:
   OlderIntermediate(const SwinConfig& c, I width)
-      : Unary("DonutSwinIntermediate"),
+      : Unary(c.prefix + "Intermediate"),
         dense(child<Linear>("dense", width, I(c.mlp_ratio * double(width)))),
         intermediate_act_fn(child<Activation>("intermediate_act_fn", c.act)) {}
 
@@ -232,18 +311,29 @@ class OlderIntermediate final : public Unary {
 
 class SwinLayer final : public Base {
  public:
-  SwinLayer(const SwinConfig& c, I width, I heads, double rate, I shift)
-      : Base(c.prefix + "Layer"), options_(c.options), older_(c.older), configured_window_(c.window), configured_shift_(shift) {
+  /// `resolution`: of the stage's input, in patches; the second version's window is no larger.
+  SwinLayer(const SwinConfig& c, I width, I heads, double rate, I shift, I resolution)
+      : Base(c.prefix + "Layer"),
+        options_(c.options),
+        older_(c.older),
+        second_(c.kind == Kind::second),
+        configured_window_(second_ ? std::min(c.window, std::max<I>(resolution, 1)) : c.window),
+        configured_shift_(second_ && resolution <= configured_window_ ? 0 : shift) {
     const auto drop_path = [&] {
-      if (rate > 0) drop_path_ = register_module("drop_path", std::make_shared<DropPath>(c.older ? "DonutDropPath" : "SwinDropPath", rate));
+      if (rate > 0)
+        drop_path_ =
+            register_module("drop_path", std::make_shared<DropPath>(c.kind == Kind::donut ? "DonutDropPath" : c.prefix + "DropPath", rate));
     };
     if (older_) {
-      layernorm_before = &child<LayerNorm>("layernorm_before", width);
-      older_attention = &child<OlderAttention>("attention", c, width, heads);
+      if (!second_) layernorm_before = &child<LayerNorm>("layernorm_before", width);
+      older_attention = &child<OlderAttention>("attention", c, width, heads, configured_window_);
+      if (second_) layernorm_before = &child<LayerNorm>("layernorm_before", width);
       drop_path();
-      layernorm_after = &child<LayerNorm>("layernorm_after", width);
+      if (!second_) layernorm_after = &child<LayerNorm>("layernorm_after", width);
       intermediate_ = register_module("intermediate", std::make_shared<OlderIntermediate>(c, width));
-      mlp_ = register_module("output", std::make_shared<DenseDropout>("DonutSwinOutput", I(c.mlp_ratio * double(width)), width, c.dropout));
+      mlp_ =
+          register_module("output", std::make_shared<DenseDropout>(c.prefix + "Output", I(c.mlp_ratio * double(width)), width, c.dropout));
+      if (second_) layernorm_after = &child<LayerNorm>("layernorm_after", width);
     } else {
       attention = &child<SwinAttention>("attention", c, width, heads);
       layernorm_before = &child<LayerNorm>("layernorm_before", width);
@@ -267,7 +357,7 @@ class SwinLayer final : public Base {
  private:
   void set_shift_and_window_size(I height, I width) {
     shift_ = configured_shift_, window_ = configured_window_;
-    if (std::min(height, width) <= window_) shift_ = 0, window_ = std::min(height, width);
+    if (!second_ && std::min(height, width) <= window_) shift_ = 0, window_ = std::min(height, width);
   }
   X maybe_pad(const X& hidden_states, I height, I width) {
     pad_right_ = (window_ - width % window_) % window_;
@@ -339,7 +429,7 @@ class SwinLayer final : public Base {
     set_shift_and_window_size(height, width);
     const I batch_size = hidden_states.size(0), channels = hidden_states.size(2);
     X shortcut = hidden_states;
-    hidden_states = (*layernorm_before)(hidden_states);
+    if (!second_) hidden_states = (*layernorm_before)(hidden_states);
     hidden_states = hidden_states.view({batch_size, height, width, channels});
     hidden_states = maybe_pad(hidden_states, height, width);
     const I height_pad = hidden_states.size(1), width_pad = hidden_states.size(2);
@@ -354,17 +444,28 @@ class SwinLayer final : public Base {
     if (pad_right_ > 0 || pad_bottom_ > 0)
       attention_windows = attention_windows.whole_slices(1).slice(1, 0, height).slice(2, 0, width).contiguous();
     attention_windows = attention_windows.view({batch_size, height * width, channels});
-    hidden_states = shortcut.add(drop_path(attention_windows));
-    X layer_output = (*layernorm_after)(hidden_states);
+    if (second_) {
+      hidden_states = (*layernorm_before)(attention_windows);
+      hidden_states = shortcut.add(drop_path(hidden_states));
+    } else {
+      hidden_states = shortcut.add(drop_path(attention_windows));
+    }
+    X layer_output = hidden_states;
+    if (!second_) layer_output = (*layernorm_after)(layer_output);
     layer_output = (*intermediate_)(layer_output);
-    layer_output = hidden_states.add((*mlp_)(layer_output));
+    if (second_) {
+      layer_output = (*mlp_)(layer_output);
+      layer_output = hidden_states.add(drop_path((*layernorm_after)(layer_output)));
+    } else {
+      layer_output = hidden_states.add((*mlp_)(layer_output));
+    }
     return leave(layer_output, hidden_states, shortcut, shifted_hidden_states, hidden_states_windows, attn_mask, attention_output,
                  attention_windows, shifted_windows);
   }
   X drop_path(X x) { return drop_path_ ? (*drop_path_)(std::move(x)) : x; }
 
   const Options options_;
-  bool older_;
+  bool older_, second_;
   I configured_window_, configured_shift_, window_ = 0, shift_ = 0, pad_right_ = 0, pad_bottom_ = 0;
   SwinAttention* attention = nullptr;
   OlderAttention* older_attention = nullptr;
@@ -377,8 +478,9 @@ class PatchMerging final : public Base {
  public:
   PatchMerging(const SwinConfig& c, I width)
       : Base(c.prefix + "PatchMerging"),
+        second_(c.kind == Kind::second),
         reduction(child<Linear>("reduction", 4 * width, 2 * width, false)),
-        norm(child<LayerNorm>("norm", 4 * width)) {}
+        norm(child<LayerNorm>("norm", (second_ ? 2 : 4) * width)) {}
   X operator()(X input_feature, I height, I width) {
     Entered scope(*this);
     const I batch_size = input_feature.size(0), channels = input_feature.size(2);
@@ -390,12 +492,14 @@ class PatchMerging final : public Base {
         corners.push_back(input_feature.whole_slices(1).slice(1, row, std::nullopt, 2).slice(2, col, std::nullopt, 2));
     input_feature = cat(std::move(corners), -1);
     input_feature = input_feature.view({batch_size, -1, 4 * channels});
-    input_feature = norm(input_feature);
+    if (!second_) input_feature = norm(input_feature);
     input_feature = reduction(input_feature);
+    if (second_) input_feature = norm(input_feature);
     return input_feature;
   }
 
  private:
+  bool second_;
   Linear& reduction;
   LayerNorm& norm;
 };
@@ -407,7 +511,8 @@ class SwinStage final : public Base {
           I total = 0;
           for (I d : c.depths) total += d;
           const double rate = c.drop_path * double(first + i) / double(std::max<I>(total - 1, 1));
-          return std::make_shared<SwinLayer>(c, c.width(stage), c.heads[std::size_t(stage)], rate, i % 2 == 0 ? 0 : c.window / 2);
+          return std::make_shared<SwinLayer>(c, c.width(stage), c.heads[std::size_t(stage)], rate, i % 2 == 0 ? 0 : c.window / 2,
+                                             (c.image / c.patch) >> stage);
         }) {
     if (stage + 1 < I(c.depths.size())) downsample = &child<PatchMerging>("downsample", c, c.width(stage));
   }
@@ -512,7 +617,7 @@ class SwinModel final : public Base {
  public:
   explicit SwinModel(const SwinConfig& c)
       : Base(c.prefix + "Model"), embeddings(child<SwinEmbeddings>("embeddings", c)), encoder(child<SwinEncoder>("encoder", c)) {
-    if (!c.older) layernorm = &child<LayerNorm>("layernorm", c.features());
+    if (c.kind != Kind::donut) layernorm = &child<LayerNorm>("layernorm", c.features());
   }
   Pair operator()(const X& pixel_values) {
     Entered scope(*this);
@@ -537,7 +642,10 @@ class SwinNetwork final : public ImageNetwork {
   explicit SwinNetwork(const SwinConfig& c)
       : ImageNetwork(c.prefix + (c.options.task == Task::base ? "Model" : "ForImageClassification"), c.options, c.channels, c.image),
         file_(c.file),
-        model(child<SwinModel>(c.older ? "donut" : "swin", c)) {
+        model(child<SwinModel>(c.kind == Kind::donut    ? "donut"
+                               : c.kind == Kind::second ? "swinv2"
+                                                        : "swin",
+                               c)) {
     if (c.options.task != Task::base) classifier = &child<Linear>("classifier", c.features(), num_labels(c.file));
   }
   nn::Outcome run(Batch batch) override {
@@ -556,10 +664,12 @@ class SwinNetwork final : public ImageNetwork {
   Linear* classifier = nullptr;
 };
 
-NetworkPtr swin(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, false)); }
-NetworkPtr donut_swin(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, true)); }
+NetworkPtr swin(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, Kind::swin)); }
+NetworkPtr donut_swin(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, Kind::donut)); }
+NetworkPtr swinv2(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, Kind::second)); }
 const Family swin_family{{"swin"}, image_classes("Swin", swin)};
 const Family donut_swin_family{{"donut-swin"}, image_classes("DonutSwin", donut_swin)};
+const Family swinv2_family{{"swinv2"}, image_classes("Swinv2", swinv2)};
 
 }  // namespace
 }  // namespace memest::hf

@@ -95,10 +95,11 @@ class PooledNetwork final : public ImageNetwork {
     Entered scope(*this);
     auto [last_hidden_state, pooled_output] = model(batch.input);
     if (!classifier) return {model_output({last_hidden_state, pooled_output}), {}};
+    X dropped = pooled_output;
     if (dropout_ >= 0)
-      pooled_output =
+      dropped =
           in_place_ ? aten("dropout_", {Tensor(pooled_output), dropout_, training}) : X(ops::dropout(pooled_output, dropout_, training));
-    X logits = (*classifier)(pooled_output);
+    X logits = (*classifier)(dropped);
     X loss;
     if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, labels_);
     return {model_output({loss, logits}), loss};

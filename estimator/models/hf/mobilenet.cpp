@@ -1,4 +1,4 @@
-// models/mobilenet_v2/modeling_mobilenet_v2.py.
+// models/mobilenet_v1/modeling_mobilenet_v1.py and models/mobilenet_v2.
 #include <algorithm>
 #include <cmath>
 
@@ -8,8 +8,10 @@ namespace memest::hf {
 namespace {
 
 struct MobileNetConfig {
-  explicit MobileNetConfig(const Config& f)
-      : channels(f.size("num_channels")),
+  MobileNetConfig(const Config& f, bool first)
+      : prefix(first ? "MobileNetV1" : "MobileNetV2"),
+        momentum(first ? 0.9997 : 0.997),
+        channels(f.size("num_channels")),
         multiplier(f.number_or("depth_multiplier", 1.0)),
         divisor(f.size_or("depth_divisible_by", 8)),
         least(f.size_or("min_depth", 8)),
@@ -29,6 +31,8 @@ struct MobileNetConfig {
   }
   I depth(I width) const { return divisible(double(std::lrint(double(width) * multiplier))); }
   I last() const { return finegrained && multiplier < 1 ? 1280 : depth(1280); }
+  std::string prefix;
+  double momentum;
   I channels;
   double multiplier;
   I divisor, least;
@@ -41,11 +45,11 @@ struct MobileNetConfig {
 class ConvLayer final : public Unary {
  public:
   ConvLayer(const MobileNetConfig& c, ConvolutionForm form, bool activates = true)
-      : Unary("MobileNetV2ConvLayer"), tf_padding_(c.tf_padding) {
+      : Unary(c.prefix + "ConvLayer"), tf_padding_(c.tf_padding) {
     form.bias = false;
     form.padding = c.tf_padding ? 0 : (form.kernel - 1) / 2 * form.dilation;
     convolution = &child<Convolution>("convolution", form);
-    normalization = &child<BatchNorm2d>("normalization", form.out, 0.997);
+    normalization = &child<BatchNorm2d>("normalization", form.out, c.momentum);
     if (activates) activation = &child<Activation>("activation", c.act);
   }
 
@@ -161,8 +165,48 @@ class MobileNetModel final : public Base {
   ConvLayer* conv_1x1;
 };
 
+class FirstModel final : public Base {
+ public:
+  explicit FirstModel(const MobileNetConfig& c) : Base("MobileNetV1Model") {
+    static constexpr I kStrides[] = {1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1};
+    I depth = 32, out = width(c, depth);
+    conv_stem = &child<ConvLayer>("conv_stem", c, ConvolutionForm{.in = c.channels, .out = out, .kernel = 3, .stride = 2});
+    auto list = register_module("layer", std::make_shared<nn::ModuleList>(std::vector<nn::ModulePtr>{}));
+    for (std::size_t i = 0; i < 13; ++i) {
+      const I in = out;
+      if (kStrides[i] == 2 || i == 0) out = width(c, depth *= 2);
+      layers_.push_back(
+          std::make_shared<ConvLayer>(c, ConvolutionForm{.in = in, .out = in, .kernel = 3, .stride = kStrides[i], .groups = in}));
+      layers_.push_back(std::make_shared<ConvLayer>(c, ConvolutionForm{.in = in, .out = out, .kernel = 1}));
+    }
+    for (auto& layer : layers_) list->append(layer);
+  }
+  Pair operator()(const X& pixel_values) {
+    Entered scope(*this);
+    X hidden_states = (*conv_stem)(pixel_values);
+    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states);
+    X pooled_output = X(aten("adaptive_avg_pool2d", {Tensor(hidden_states), list_of(Dims{1, 1})})).flatten(1);
+    return {hidden_states, pooled_output};
+  }
+  static I width(const MobileNetConfig& c, I depth) { return std::max(I(double(depth) * c.multiplier), c.least); }
+
+ private:
+  ConvLayer* conv_stem;
+  std::vector<UnaryPtr> layers_;
+};
+
+NetworkPtr mobilenet_v1(const Config& config, const Options& o) {
+  const MobileNetConfig c(config, true);
+  const ImageForm form{.prefix = "MobileNetV1",
+                       .base = "mobilenet_v1",
+                       .channels = c.channels,
+                       .image = config.size("image_size"),
+                       .features = FirstModel::width(c, 1024),
+                       .dropout = config.number_or("classifier_dropout_prob", 0.999)};
+  return std::make_shared<PooledNetwork<FirstModel>>(config, o, form, c);
+}
 NetworkPtr mobilenet_v2(const Config& config, const Options& o) {
-  const MobileNetConfig c(config);
+  const MobileNetConfig c(config, false);
   const ImageForm form{.prefix = "MobileNetV2",
                        .base = "mobilenet_v2",
                        .channels = c.channels,
@@ -171,6 +215,7 @@ NetworkPtr mobilenet_v2(const Config& config, const Options& o) {
                        .dropout = config.number_or("classifier_dropout_prob", 0.8)};
   return std::make_shared<PooledNetwork<MobileNetModel>>(config, o, form, c);
 }
+const Family mobilenet_v1_family{{"mobilenet_v1"}, image_classes("MobileNetV1", mobilenet_v1)};
 const Family mobilenet_v2_family{{"mobilenet_v2"}, image_classes("MobileNetV2", mobilenet_v2)};
 
 }  // namespace
