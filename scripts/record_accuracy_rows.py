@@ -33,13 +33,13 @@ SETS = {
     },
     "encoders": {
         "file": "vgpu.jsonl",
-        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
-               r"|(gte|eurobert)-2layers \S+ precision=bf16|(esmc|jina_embeddings_v3|modernbert|modernbert-decoder)-2layers \S+ precision=fp16)",
+        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|luke-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
+               r"|(gte|eurobert|bert-generation)-2layers \S+ precision=bf16|(esmc|jina_embeddings_v3|modernbert|modernbert-decoder)-2layers \S+ precision=fp16)",
         "condition": lambda case: True,
     },
     "image models": {
         "file": "vgpu.jsonl",
-        "ids": r"^hf:((beit-base-patch16-224) \S+ precision=fp32|swin-2layers \S+ precision=bf16|data2vec-vision-2layers \S+ precision=fp16|(donut-swin|convnextv2|mobilenet_v2)-2layers)",
+        "ids": r"^hf:((beit-base-patch16-224) \S+ precision=fp32|swin-2layers \S+ precision=bf16|data2vec-vision-2layers \S+ precision=fp16|(donut-swin|convnextv2|mobilenet_v2|mobilevit|swiftformer|efficientnet)-2layers|ijepa-2layers \S+ precision=bf16)",
         "condition": lambda case: True,
     },
     "encoder-decoders": {
