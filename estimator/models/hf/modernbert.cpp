@@ -66,7 +66,11 @@ class ModernEmbeddings final : public Unary {
         drop(child<Dropout>("drop", m.c.file.number_or("embedding_dropout", 0.0))) {}
 
  protected:
-  X forward(X input_ids) override { return drop(norm(tok_embeddings(input_ids))); }
+  /// Of input_ids, or of inputs_embeds.
+  X forward(X input) override { return drop(norm(is_floating(input.dtype()) ? input : tok_embeddings(input))); }
+
+ public:
+  X words(const X& input_ids) { return tok_embeddings(input_ids); }
 
  private:
   Embedding& tok_embeddings;
@@ -227,6 +231,8 @@ class ModernModel final : public EncoderBody {
         layers_(*this, "layers", m.c.layers, [&](I i) { return std::make_shared<ModernLayer>(m, i, decoder); }),
         final_norm(child<LayerNorm>("final_norm", m.c.hidden, 1e-5, true, m.norm_bias)),
         rotary_emb(child<RotaryEmbedding>("rotary_emb", prefix + "RotaryEmbedding", m.c.file, m.c.head_dim, m.rotary())) {}
+  /// get_input_embeddings()(input_ids).
+  X embed(const X& input_ids) { return embeddings.words(input_ids); }
 
  protected:
   EncoderOutput forward(X input_ids, bool) override {
@@ -345,6 +351,98 @@ NetworkPtr modernbert(const Config& config, const Options& o) {
   return make_encoder(config, o, std::move(f));
 }
 
+// ---- models/modernvbert/modeling_modernvbert.py, called without images: of the vision model and the connector only the parameters count.
+
+/// Only its parameters count here.
+class Weights final : public Base {
+ public:
+  using Base::Base;
+  using Base::new_buffer;
+  using Base::new_parameter;
+  Weights& part(const std::string& name, std::string type) { return child<Weights>(name, std::move(type)); }
+  void linear(const std::string& name, I in, I out, bool bias = true) { child<Linear>(name, in, out, bias); }
+  void norm(const std::string& name, I width) { child<LayerNorm>(name, width); }
+  void embedding(const std::string& name, I count, I width) { child<Embedding>(name, count, width); }
+};
+
+void add_siglip_vision_model(Weights& model, const Config& file) {
+  const I hidden = file.size("hidden_size"), intermediate = file.size("intermediate_size"), patch = file.size("patch_size"),
+          positions = (file.size("image_size") / patch) * (file.size("image_size") / patch);
+  auto mlp = [&](Weights& owner) {
+    Weights& m = owner.part("mlp", "SiglipMLP");
+    m.linear("fc1", hidden, intermediate);
+    m.linear("fc2", intermediate, hidden);
+  };
+  Weights& embeddings = model.part("embeddings", "SiglipVisionEmbeddings");
+  Weights& patches = embeddings.part("patch_embedding", "Conv2d");
+  patches.new_parameter("weight", {hidden, file.size_or("num_channels", 3), patch, patch});
+  patches.new_parameter("bias", {hidden});
+  embeddings.embedding("position_embedding", positions, hidden);
+  embeddings.new_buffer("position_ids", {1, positions}, DType::int64);
+  Weights& layers = model.part("encoder", "SiglipEncoder").part("layers", "ModuleList");
+  for (I i = 0; i < file.size("num_hidden_layers"); ++i) {
+    Weights& layer = layers.part(std::to_string(i), "SiglipEncoderLayer");
+    layer.norm("layer_norm1", hidden);
+    Weights& attention = layer.part("self_attn", "SiglipAttention");
+    for (const char* name : {"k_proj", "v_proj", "q_proj", "out_proj"}) attention.linear(name, hidden, hidden);
+    layer.norm("layer_norm2", hidden);
+    mlp(layer);
+  }
+  model.norm("post_layernorm", hidden);
+  if (!file.boolean_or("vision_use_head", true)) return;
+  Weights& head = model.part("head", "SiglipMultiheadAttentionPoolingHead");
+  head.new_parameter("probe", {1, 1, hidden});
+  Weights& attention = head.part("attention", "MultiheadAttention");
+  attention.new_parameter("in_proj_weight", {3 * hidden, hidden});
+  attention.new_parameter("in_proj_bias", {3 * hidden});
+  attention.linear("out_proj", hidden, hidden);
+  head.norm("layernorm", hidden);
+  mlp(head);
+}
+
+class ModernVBertModel final : public EncoderBody {
+ public:
+  ModernVBertModel(const ModernConfig& m, const Config& file) : EncoderBody("ModernVBertModel") {
+    const Config vision = file.section("vision_config");
+    const I factor = file.size_or("pixel_shuffle_factor", 4);
+    add_siglip_vision_model(child<Weights>("vision_model", "SiglipVisionModel"), vision);
+    child<Weights>("connector", "ModernVBertConnector")
+        .linear("modality_projection", vision.size("hidden_size") * factor * factor, m.c.hidden, false);
+    text_model = &child<ModernModel>("text_model", m, false, "ModernBert");
+  }
+
+ protected:
+  EncoderOutput forward(X input_ids, bool) override {
+    X inputs_embeds = text_model->embed(input_ids);
+    return (*text_model)(inputs_embeds);
+  }
+
+ private:
+  ModernModel* text_model;
+};
+
+NetworkPtr modernvbert(const Config& config, const Options& o) {
+  Config text = config.section("text_config");
+  if (text.model_type() != "modernbert") throw config.error("text_config", "memest builds ModernVBERT with a modernbert only");
+  if (config.section("vision_config").model_type() != "siglip_vision_model")
+    throw config.error("vision_config", "memest builds ModernVBERT with a siglip_vision_model only");
+  EncoderForm f;
+  f.prefix = "ModernVBert";
+  f.base_prefix = "model";
+  f.adjust = [config](EncoderConfig& c) {
+    adjust(c);
+    c.classifier_dropout = config.number_or("classifier_dropout", 0.0);
+    c.tie = config.boolean_or("tie_word_embeddings", false);
+  };
+  f.body = [config](const EncoderConfig& c, bool) { return std::make_shared<ModernVBertModel>(ModernConfig(c), config); };
+  f.lm_head = [](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"projection_head", std::make_shared<PredictionHead>(c, "ModernVBert")},
+                              {"lm_head", make_linear(c.hidden, c.vocab, c.file.boolean_or("decoder_bias", true))}};
+  };
+  f.ties = {{"lm_head.weight", "model.text_model.embeddings.tok_embeddings.weight"}};
+  return make_encoder(text, o, std::move(f));
+}
+
 class ModernDecoderForSequenceClassification final : public Network {
  public:
   explicit ModernDecoderForSequenceClassification(const EncoderConfig& c)
@@ -390,6 +488,8 @@ NetworkPtr modernbert_decoder(const Config& config, const Options& o) {
 }
 
 const Family modernbert_family{{"modernbert"}, bidirectional_classes("ModernBert", modernbert)};
+const Family modernvbert_family{{"modernvbert"},
+                                {{Task::masked_lm, "ModernVBertForMaskedLM", modernvbert}, {Task::base, "ModernVBertModel", modernvbert}}};
 const Family modernbert_decoder_family{{"modernbert-decoder"},
                                        {{Task::causal_lm, "ModernBertDecoderForCausalLM", modernbert_decoder},
                                         {Task::seq_cls, "ModernBertDecoderForSequenceClassification", modernbert_decoder},
