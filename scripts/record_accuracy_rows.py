@@ -31,6 +31,17 @@ SETS = {
         "condition": lambda case: plain_optimizer(case) and not case.get("checkpoint") and not case.get("channels_last"),
         "lists": {"for_each_model": 2, "most_events": 3000},
     },
+    "encoders": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(luke|xlnet|big_bird)-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
+               r"|(gte|eurobert|bert-generation|modernvbert)-2layers \S+ precision=bf16|(esmc|jina_embeddings_v3|modernbert|modernbert-decoder)-2layers \S+ precision=fp16)",
+        "condition": lambda case: True,
+    },
+    "image models": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((beit-base-patch16-224) \S+ precision=fp32|swin-2layers \S+ precision=bf16|data2vec-vision-2layers \S+ precision=fp16|(donut-swin|convnextv2|mobilenet_v2|mobilevit|swiftformer|efficientnet)-2layers|ijepa-2layers \S+ precision=bf16)",
+        "condition": lambda case: True,
+    },
     "encoder-decoders": {
         "file": "vgpu.jsonl",
         "ids": r"^hf:((bart|plbart)-2layers task=seq2seq precision=(fp16|amp-bf16)|mbart-2layers task=masked-lm precision=fp32|mvp-2layers task=causal-lm"

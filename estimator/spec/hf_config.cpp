@@ -156,6 +156,7 @@ class HfModel final : public nn::Model {
       const std::string& role = inputs[i].name;
       hf::X& argument = role == "decoder_input_ids"                     ? b.decoder_input
                         : role == "end_positions"                       ? b.end_positions
+                        : role == "next_sentence_label"                 ? b.next_sentence_label
                         : role == "labels" || role == "start_positions" ? b.labels
                                                                         : b.input;
       argument = batch[i];

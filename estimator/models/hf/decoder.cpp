@@ -462,6 +462,56 @@ class DecoderForSequenceClassification final : public Network {
   Linear& score;
 };
 
+/// GenericForQuestionAnswering.
+class DecoderForQuestionAnswering final : public Network {
+ public:
+  DecoderForQuestionAnswering(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
+      : Network(form->prefix + "ForQuestionAnswering", c->options),
+        model_(register_module(form->base_prefix, make_body(c, form))),
+        qa_outputs(child<Linear>("qa_outputs", c->hidden, 2)) {}
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto [sequence_output, cache] = (*model_)(batch.input);
+    X logits = qa_outputs(sequence_output);
+    return answer_questions(logits, batch);
+  }
+
+ private:
+  std::shared_ptr<DecoderBody> model_;
+  Linear& qa_outputs;
+};
+
+/// GenericForTokenClassification.
+class DecoderForTokenClassification final : public Network {
+ public:
+  DecoderForTokenClassification(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
+      : Network(form->prefix + "ForTokenClassification", c->options),
+        c_(c),
+        form_(form),
+        model_(register_module(form->base_prefix, make_body(c, form))),
+        dropout(child<Dropout>("dropout", c->file.number_or("classifier_dropout", c->file.number_or("hidden_dropout", 0.1)))),
+        score(child<Linear>(form->token_classifier_name, c->hidden, num_labels(c->file),
+                            c->file.boolean_or("token_classification_bias", true))) {}
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto [sequence_output, cache] = (*model_)(batch.input);
+    sequence_output = dropout(sequence_output);
+    X logits = score(sequence_output);
+    X loss;
+    if (batch.labels)
+      loss = form_->token_classification_loss ? form_->token_classification_loss(logits, batch.labels, num_labels(c_->file))
+                                              : token_classification_loss(logits, batch.labels, num_labels(c_->file));
+    return {model_output({loss, logits}), loss};
+  }
+
+ private:
+  std::shared_ptr<const DecoderConfig> c_;
+  std::shared_ptr<const DecoderForm> form_;
+  std::shared_ptr<DecoderBody> model_;
+  Dropout& dropout;
+  Linear& score;
+};
+
 class DecoderAlone final : public Network {
  public:
   DecoderAlone(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
@@ -497,20 +547,38 @@ nn::Outcome classify_last_token(const Config& config, const X& input_ids, const 
   return {model_output({loss, pooled_logits}, cache), loss};
 }
 
+nn::Outcome answer_questions(const X& logits, const Batch& batch, bool contiguous) {
+  std::vector<X> parts = logits.split(1, -1);
+  X start_logits = std::move(parts[0]), end_logits = std::move(parts[1]);
+  start_logits = std::move(start_logits).squeeze(-1);
+  if (contiguous) start_logits = start_logits.contiguous();
+  end_logits = std::move(end_logits).squeeze(-1);
+  if (contiguous) end_logits = end_logits.contiguous();
+  X loss;
+  if (batch.labels) loss = question_answering_loss(start_logits, end_logits, batch.labels, batch.end_positions);
+  return {model_output({loss, start_logits, end_logits}), loss};
+}
+
 NetworkPtr make_decoder(const Config& config, const Options& options, DecoderForm form) {
   auto c = std::make_shared<const DecoderConfig>(config, options);
   auto f = std::make_shared<const DecoderForm>(std::move(form));
   switch (options.task) {
     case Task::seq_cls: return std::make_shared<DecoderForSequenceClassification>(c, f);
+    case Task::question_answering: return std::make_shared<DecoderForQuestionAnswering>(c, f);
+    case Task::token_cls: return std::make_shared<DecoderForTokenClassification>(c, f);
     case Task::base: return std::make_shared<DecoderAlone>(c, f);
     default: return std::make_shared<DecoderForCausalLM>(c, f);
   }
 }
 
-std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
-  return {{Task::causal_lm, prefix + "ForCausalLM", make},
-          {Task::seq_cls, prefix + "ForSequenceClassification", make},
-          {Task::base, prefix + "Model", make}};
+std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                       std::initializer_list<Task> more) {
+  std::vector<TaskClass> classes{{Task::causal_lm, prefix + "ForCausalLM", make},
+                                 {Task::seq_cls, prefix + "ForSequenceClassification", make},
+                                 {Task::base, prefix + "Model", make}};
+  for (Task task : more)
+    classes.push_back({task, prefix + (task == Task::token_cls ? "ForTokenClassification" : "ForQuestionAnswering"), make});
+  return classes;
 }
 
 }  // namespace memest::hf

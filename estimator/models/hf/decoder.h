@@ -172,8 +172,10 @@ struct DecoderForm {
   const char* layers_name = "layers";
   const char* norm_name = "norm";
   const char* head_name = "lm_head";
-  const char* causal_suffix = "ForCausalLM";  ///< of the class with that head
+  const char* causal_suffix = "ForCausalLM";    ///< of the class with that head
+  const char* token_classifier_name = "score";  ///< of PREFIXForTokenClassification
   bool head_bias = false;
+  X (*token_classification_loss)(X logits, X labels, I num_labels) = nullptr;  ///< the generic one unless given
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
   /// Another body than DecoderModel; then the fields above that speak of one do not count.
@@ -242,8 +244,12 @@ X default_position_ids(const X& inputs_embeds);
 /// The generic sequence classification on logits of each token: those of the last token that is no padding, and the loss.
 nn::Outcome classify_last_token(const Config& config, const X& input_ids, const X& logits, const X& labels, const Cache* cache);
 
-/// PREFIXForCausalLM, PREFIXForSequenceClassification, PREFIXModel.
-std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options));
+/// The logits of question answering, [batch, length, 2], as start and end logits, and the loss. `contiguous`: the two are copied.
+nn::Outcome answer_questions(const X& logits, const Batch& batch, bool contiguous = true);
+
+/// PREFIXForCausalLM, PREFIXForSequenceClassification, PREFIXModel, and those generic heads that the family has beside them.
+std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                       std::initializer_list<Task> more = {});
 
 /// What the output object holds: the loss and logits first, then the cache and the rest.
 Value model_output(std::initializer_list<X> tensors, const Cache* cache = nullptr);

@@ -19,6 +19,7 @@ struct Batch {
   X labels;         ///< or start_positions
   X decoder_input;  ///< decoder_input_ids
   X end_positions;
+  X next_sentence_label;
   // of generate()
   X position_ids;
   CachePtr cache;
@@ -43,7 +44,7 @@ class Network : public Base {
   /// tgt_seq, which are seq unless given.
   virtual std::vector<nn::InputSpec> inputs() const;
   /// Sizes that the inputs need, with their defaults.
-  virtual std::vector<std::pair<std::string, I>> default_sizes() const { return {{"seq", 512}}; }
+  virtual std::vector<std::pair<std::string, I>> default_sizes() const;
 
  protected:
   const Options options_;

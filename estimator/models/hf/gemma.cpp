@@ -115,8 +115,8 @@ NetworkPtr gemma3_text(const Config& given, const Options& o) {
   f.logits = softcapped;
   return make_decoder(config, o, std::move(f));
 }
-const Family gemma_family{{"gemma"}, decoder_classes("Gemma", gemma)};
-const Family gemma2_family{{"gemma2"}, decoder_classes("Gemma2", gemma2)};
+const Family gemma_family{{"gemma"}, decoder_classes("Gemma", gemma, {Task::token_cls})};
+const Family gemma2_family{{"gemma2"}, decoder_classes("Gemma2", gemma2, {Task::token_cls})};
 const Family gemma3_family{{"gemma3_text"}, decoder_classes("Gemma3", gemma3_text)};
 
 }  // namespace

@@ -1,5 +1,6 @@
 // models/gpt2/modeling_gpt2.py, without cross-attention's inputs.
 #include "models/hf/decoder.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -122,7 +123,7 @@ class GPT2Block final : public DecoderLayer {
     hidden_states = (*ln_2)(hidden_states);
     X feed_forward_hidden_states = (*mlp_)(hidden_states);
     hidden_states = residual.add(feed_forward_hidden_states);
-    return hidden_states;
+    return leave(hidden_states, residual, attn_output, feed_forward_hidden_states);
   }
 
  private:
@@ -171,14 +172,19 @@ NetworkPtr gpt2(const Config& config, const Options& o) {
   f.causal_suffix = "LMHeadModel";
   f.base_prefix = "transformer";
   f.embedding_name = "wte";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
     return std::make_shared<GPT2Model>(std::move(c));
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family gpt2_family{
-    {"gpt2", "gpt-sw3"},
-    {{Task::causal_lm, "GPT2LMHeadModel", gpt2}, {Task::seq_cls, "GPT2ForSequenceClassification", gpt2}, {Task::base, "GPT2Model", gpt2}}};
+const Family gpt2_family{{"gpt2", "gpt-sw3"},
+                         {{Task::causal_lm, "GPT2LMHeadModel", gpt2},
+                          {Task::seq_cls, "GPT2ForSequenceClassification", gpt2},
+                          {Task::question_answering, "GPT2ForQuestionAnswering", gpt2},
+                          {Task::token_cls, "GPT2ForTokenClassification", gpt2},
+                          {Task::base, "GPT2Model", gpt2}}};
 
 }  // namespace
 }  // namespace memest::hf

@@ -17,7 +17,9 @@ MaskFunction sliding_window_overlay(I window) {
 }
 MaskFunction bidirectional_overlay(I window) {
   return [window](const X&, const X&, const X& q_idx, const X& kv_idx) {
-    return aten("le", {Tensor(aten("abs", {Tensor(q_idx.sub(kv_idx))})), window});
+    X distance = q_idx.sub(kv_idx);
+    distance = aten("abs", {Tensor(std::move(distance))});
+    return aten("le", {Tensor(std::move(distance)), window});
   };
 }
 MaskFunction and_masks(MaskFunction first, MaskFunction second) {
@@ -117,9 +119,10 @@ bool ignores_causal_mask(const Options& options, const Sizes& s) {
                                             fast_all(aten("bitwise_not", {Tensor(s.padding.slice(1, s.q_length, std::nullopt))}))));
 }
 
-bool all_true(const Options& options, const X& mask) {
-  X all = aten("all", {Tensor(mask)});
-  return !options.padded;
+/// _ignore_bidirectional_mask_sdpa
+bool ignores_bidirectional_mask(const Options& options, const Sizes& s, bool local) {
+  if (s.padding) aten("all", {Tensor(s.padding)});
+  return (!s.padding || !options.padded) && !local;
 }
 
 /// sdpa_mask, and eager_mask on top of it.
@@ -129,7 +132,7 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
   const bool eager = a.options.attention == Attention::eager;
   const bool local = local_size && s.kv_length >= *local_size;
   if (skip_causal && !eager && !local && ignores_causal_mask(a.options, s)) return {};
-  if (skip_bidirectional && (!s.padding || all_true(a.options, s.padding)) && !local) return {};
+  if (skip_bidirectional && ignores_bidirectional_mask(a.options, s, local)) return {};
   if (s.padding) function = and_masks(std::move(function), padding_function(s.padding));
   X mask;
   {
@@ -178,9 +181,12 @@ X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
                                   : 0,
                      chunk);
 }
-X create_bidirectional_mask(const MaskArguments& a) { return make_mask(a, preprocess(a, 0), bidirectional, false, a.allow_skip, {}); }
+X create_bidirectional_mask(const MaskArguments& a) {
+  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip, a.attention_mask}, 0);
+  return make_mask(a, s, bidirectional, false, a.allow_skip, {});
+}
 X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window) {
-  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip}, 0);
+  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip, a.attention_mask}, 0);
   return make_mask(a, s, and_masks(bidirectional_overlay(window), bidirectional), false, a.allow_skip, window);
 }
 

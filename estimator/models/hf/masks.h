@@ -22,7 +22,7 @@ X create_sliding_window_causal_mask(const MaskArguments& a, I window);
 X create_chunked_causal_mask(const MaskArguments& a, I chunk);
 /// create_bidirectional_mask: without padding none is ever made.
 inline X create_bidirectional_mask() { return {}; }
-/// create_bidirectional_mask with an attention mask.
+/// The same with the attention_mask given.
 X create_bidirectional_mask(const MaskArguments& a);
 /// create_bidirectional_sliding_window_mask.
 X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window);
