@@ -174,6 +174,7 @@ struct DecoderForm {
   const char* head_name = "lm_head";
   const char* causal_suffix = "ForCausalLM";  ///< of the class with that head
   bool head_bias = false;
+  std::function<I(const DecoderConfig& c)> head_width = {};  ///< of what the heads get, where it is not hidden
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
   /// Another body than DecoderModel; then the fields above that speak of one do not count.
