@@ -405,7 +405,7 @@ class DecoderForCausalLM final : public Network {
     auto [last_hidden_state, cache] = (*model_)(batch.input);
     X hidden_states = last_hidden_state.whole_slices(3);
     X logits = lm_head(hidden_states);
-    if (form_->logits) logits = form_->logits(logits, *c_);
+    if (form_->logits) logits = form_->logits(std::move(logits), *c_);
     X loss;
     if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
     return {model_output({loss, logits}, cache.get()), loss};
