@@ -55,7 +55,8 @@ class SlicedLinear {
     const double width = double(x.size(-1)) / double(slices_);
     for (I i = 0; i < slices_; ++i) {
       const I from = I(double(i) * width), to = I(double(i + 1) * width);
-      X part = ops::linear(x.slice(2, from, to), X(linear_.weight()).slice(1, from, to), Tensor());
+      X slice = x.slice(2, from, to), weight = X(linear_.weight()).slice(1, from, to);
+      X part = ops::linear(std::move(slice), std::move(weight), Tensor());
       output = output.add(part);
     }
     return output;
