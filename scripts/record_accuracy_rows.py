@@ -48,6 +48,12 @@ SETS = {
                r"|(pegasus|blenderbot|blenderbot-small|marian)-2layers task=seq2seq precision=bf16|pegasus-2layers task=causal-lm precision=fp16|(pegasus_x|bigbird_pegasus)-2layers task=seq2seq)",
         "condition": lambda case: True,
     },
+    "decoders": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((gptj|opt)-2layers task=causal-lm precision=bf16|(codegen-ipex|falcon-2layers|bloom-2layers|mpt-2layers|xglm-2layers|gpt_neox_japanese-2layers)"
+               r" task=causal-lm precision=amp-bf16|(biogpt|gpt_bigcode)-2layers task=causal-lm precision=fp16)",
+        "condition": lambda case: True,
+    },
 }
 
 

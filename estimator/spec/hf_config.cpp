@@ -67,7 +67,7 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
   Json defaults = fields, given = Json::object();
   for (auto& [key, value] : init.items()) defaults[names.contains(key) ? names[key] : key] = value;
   for (auto& [key, value] : file.items())
-    if (!key.starts_with("_") && !names.contains(key)) given[key] = value;
+    if ((!key.starts_with("_") || fields.contains(key)) && !names.contains(key)) given[key] = value;
   for (auto& [key, value] : file.items())
     if (names.contains(key)) given[names[key]] = value;
   Config config(model_type, setting_of(given), setting_of(defaults), names, pointer);

@@ -92,7 +92,7 @@ Pair DecoderAttention::forward(X hidden_states, const LayerCall& call) {
   auto [attn_output, attn_weights] =
       attend(f, {.mask = call.mask, .groups = groups_, .dropout = training ? dropout_ : 0.0, .training = training});
   attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
-  attn_output = output(attn_output);
+  attn_output = output(std::move(attn_output));
   return {attn_output, attn_weights};
 }
 
@@ -393,6 +393,7 @@ Value model_output(std::initializer_list<X> tensors, const Cache* cache) {
 
 namespace {
 
+I head_width(const DecoderConfig& c, const DecoderForm& form) { return form.head_width ? form.head_width(c) : c.hidden; }
 std::shared_ptr<DecoderBody> make_body(const std::shared_ptr<const DecoderConfig>& c, const std::shared_ptr<const DecoderForm>& form) {
   return form->body ? form->body(c, form) : std::make_shared<DecoderModel>(c, form);
 }
@@ -404,7 +405,7 @@ class DecoderForCausalLM final : public Network {
         c_(c),
         form_(form),
         model_(register_module(form->base_prefix, make_body(c, form))),
-        lm_head(child<Linear>(form->head_name, c->hidden, c->vocab, form->head_bias)) {
+        lm_head(child<Linear>(form->head_name, head_width(*c, *form), c->vocab, form->head_bias)) {
     if (c->tie) tie(std::string(form->head_name) + ".weight", std::string(form->base_prefix) + "." + form->embedding_name + ".weight");
   }
   bool generates() const override { return true; }
@@ -423,7 +424,7 @@ class DecoderForCausalLM final : public Network {
     auto [last_hidden_state, cache] = (*model_)(batch.input);
     X hidden_states = kept(last_hidden_state, c_->options.logits_to_keep);
     X logits = lm_head(hidden_states);
-    if (form_->logits) logits = form_->logits(logits, *c_);
+    if (form_->logits) logits = form_->logits(std::move(logits), *c_);
     X loss;
     if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
     return {model_output({loss, logits}, cache.get()), loss};
@@ -448,7 +449,7 @@ class DecoderForSequenceClassification final : public Network {
       : Network(form->prefix + "ForSequenceClassification", c->options),
         c_(c),
         model_(register_module(form->base_prefix, make_body(c, form))),
-        score(child<Linear>("score", c->hidden, num_labels(c->file), false)) {}
+        score(child<Linear>("score", head_width(*c, *form), num_labels(c->file), false)) {}
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [hidden_states, cache] = (*model_)(batch.input);

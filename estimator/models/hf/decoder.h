@@ -176,6 +176,7 @@ struct DecoderForm {
   const char* token_classifier_name = "score";  ///< of PREFIXForTokenClassification
   bool head_bias = false;
   X (*token_classification_loss)(X logits, X labels, I num_labels) = nullptr;  ///< the generic one unless given
+  std::function<I(const DecoderConfig& c)> head_width = {};  ///< of what the heads get, where it is not hidden
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
   /// Another body than DecoderModel; then the fields above that speak of one do not count.

@@ -223,5 +223,45 @@ NetworkPtr granite(const Config& config, const Options& o) {
 }
 const Family granite_family{{"granite"}, decoder_classes("Granite", granite)};
 
+/// Configurations of llama's classes.
+const Family exaone_family{{"exaone", "internlm3", "iquestcoder"},
+                           {{Task::causal_lm, "LlamaForCausalLM", llama}, {Task::base, "LlamaModel", llama}}};
+
+/// granite with norms after each part, where use_post_norm asks for them; the logits are multiplied.
+NetworkPtr hyperclovax(const Config& config, const Options& o) {
+  DecoderForm f = form_of("HyperCLOVAX", biased, gated_with_bias);
+  f.layer = [](const DecoderConfig& c, I i) {
+    LayerForm form;
+    form.type = "HyperCLOVAXDecoderLayer";
+    form.norm_type = "HyperCLOVAXRMSNorm";
+    form.multiplier = true;
+    if (c.file.boolean_or("use_post_norm", true)) {
+      form.order = LayerForm::Order::glm4;
+      form.norms = {"input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"};
+    }
+    return make_layer(c, form, biased(c, i, "HyperCLOVAXAttention"), gated_with_bias(c, "HyperCLOVAXMLP"));
+  };
+  f.after_embedding = [](X x, const DecoderConfig&) { return x.mul(1.0); };
+  f.logits = [](X logits, const DecoderConfig&) { return logits.mul(1.0); };
+  return make_decoder(config, o, std::move(f));
+}
+const Family hyperclovax_family{{"hyperclovax"},
+                                {{Task::causal_lm, "HyperCLOVAXForCausalLM", hyperclovax}, {Task::base, "HyperCLOVAXModel", hyperclovax}}};
+
+NetworkPtr jais2(const Config& config, const Options& o) {
+  DecoderForm f = form_of("Jais2", biased, {});
+  f.norm = Norm::layer_norm;
+  f.norm_type = "LayerNorm";
+  f.layer = [](const DecoderConfig& c, I i) {
+    LayerForm form;
+    form.type = "Jais2DecoderLayer";
+    form.norm = Norm::layer_norm;
+    form.norm_type = "LayerNorm";
+    return make_layer(c, form, biased(c, i, "Jais2Attention"), std::make_shared<UpDown>(c, "Jais2MLP"));
+  };
+  return make_decoder(config, o, std::move(f));
+}
+const Family jais2_family{{"jais2"}, {{Task::causal_lm, "Jais2ForCausalLM", jais2}, {Task::base, "Jais2Model", jais2}}};
+
 }  // namespace
 }  // namespace memest::hf
