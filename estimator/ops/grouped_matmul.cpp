@@ -127,8 +127,8 @@ Tensor grouped_mm(T self, T mat2, T offs, T bias, std::optional<DType> out_dtype
 Tensor grouped_mm_fallback(T input, T weight, T offs) {
   if (input.dim() != 2 || weight.dim() != 3 || input.sizes()[1] != weight.sizes()[1])
     throw Error("grouped_mm_fallback: " + describe(input) + " and " + describe(weight) + " do not match");
-  auto fn = node("GeneratedBackwardFor_transformers_grouped_mm_fallback_default", {input, weight}, {input, weight, offs},
-                 [held = groups_hold_rows](Backward& w, T x, T y, T) {
+  auto fn = node("GeneratedBackwardFor_transformers_grouped_mm_fallback_default", {input, weight}, {input, weight},
+                 [held = groups_hold_rows, offs = Tensor(offs)](Backward& w, T x, T y) {  // ctx.offs lives as long as the node
                    w.out[0] = ops::zeros_like(x, std::nullopt, std::nullopt);
                    w.out[1] = ops::zeros_like(y, std::nullopt, std::nullopt);
                    products_of_groups(held);

@@ -53,12 +53,13 @@ std::shared_ptr<RotaryEmbedding> rotary_of_types(const DecoderConfig& c, std::st
 }
 
 // ---- routers -------------------------------------------------------------------------------------------------------------------
-namespace {
 
-std::pair<X, X> topk(X x, I k, bool sorted = true) {
+Pair topk(X x, I k, bool sorted) {
   std::vector<X> result = aten_list("topk", {Tensor(std::move(x)), k, I{-1}, true, sorted});
   return {result[0], result[1]};
 }
+
+namespace {
 
 class SoftmaxTopK final : public Router {
  public:

@@ -33,6 +33,9 @@ class Router : public Base {
 };
 using RouterPtr = std::shared_ptr<Router>;
 
+/// torch.topk(x, k, dim=-1): values and indices.
+Pair topk(X x, I k, bool sorted = true);
+
 /// The fields by which families name the same things.
 struct MoeFields {
   const char* experts = "num_experts";
