@@ -66,7 +66,13 @@ class Glm4MoeAttention final : public DecoderAttention {
  private:
   UnaryPtr q_norm_, k_norm_;
 };
-NetworkPtr glm4_moe(const Config& config, const Options& o) {
+NetworkPtr glm4_moe(const Config& given, const Options& o) {
+  Config config = given;
+  if (!config.has("head_dim")) {  // rounded down: 4096 / 96 by the class's own sizes
+    ConfigValue width;
+    width.value = config.size("hidden_size") / config.size("num_attention_heads");
+    config.set("head_dim", std::move(width));
+  }
   DecoderForm f = form_of(
       "Glm4Moe",
       [](const DecoderConfig& c, I i, const std::string& type) -> MixerPtr { return std::make_shared<Glm4MoeAttention>(c, i, type); },
