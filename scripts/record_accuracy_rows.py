@@ -42,6 +42,11 @@ SETS = {
         "ids": r"^hf:((beit-base-patch16-224) \S+ precision=fp32|swin-2layers \S+ precision=bf16|data2vec-vision-2layers \S+ precision=fp16|(donut-swin|convnextv2|mobilenet_v2|mobilevit|swiftformer|efficientnet)-2layers|ijepa-2layers \S+ precision=bf16)",
         "condition": lambda case: True,
     },
+    "experts": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:(mixtral batch=2 seq=64 .*precision=(amp-bf16|fp32) .*experts=grouped_mm|qwen3-moe batch=2 .*precision=bf16 .*experts=grouped_mm device=h100|deepseek-v3-ipex )",
+        "condition": lambda case: True,
+    },
     "encoder-decoders": {
         "file": "vgpu.jsonl",
         "ids": r"^hf:((bart|plbart)-2layers task=seq2seq precision=(fp16|amp-bf16)|mbart-2layers task=masked-lm precision=fp32|mvp-2layers task=causal-lm"

@@ -34,6 +34,7 @@ DecoderConfig::DecoderConfig(const Config& f, const Options& o) : file(f), optio
   tie = f.boolean_or("tie_word_embeddings", true);
   sliding_window = f.integer_if("sliding_window");
   if (f.has("layer_types")) layer_types = f.texts("layer_types");
+  if (f.boolean_or("output_router_logits", false)) router_logits = std::make_shared<std::vector<X>>();
   if (!layer_types.empty() && I(layer_types.size()) != layers)
     throw f.error("layer_types",
                   "expected " + std::to_string(layers) + " entries, one for each layer, found " + std::to_string(layer_types.size()));
@@ -362,7 +363,7 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
   } else if (form_->masks != Masks::by_layer_type) {
     full = create_causal_mask(arguments);
   } else {
-    full = create_causal_mask(arguments);
+    if (!form_->only_used_masks || any_full) full = create_causal_mask(arguments);
     if (form_->both_masks || any_sliding) sliding = create_sliding_window_causal_mask(arguments, c_->file.integer("sliding_window"));
   }
   arguments.position_ids.reset();
@@ -427,7 +428,17 @@ class DecoderForCausalLM final : public Network {
     if (form_->logits) logits = form_->logits(std::move(logits), *c_);
     X loss;
     if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
-    return {model_output({loss, logits}, cache.get()), loss};
+    if (!c_->router_logits) return {model_output({loss, logits}, cache.get()), loss};
+    const std::vector<X> router_logits = std::exchange(*c_->router_logits, {});
+    X aux_loss;
+    if (form_->aux_loss) aux_loss = form_->aux_loss(router_logits, *c_);
+    if (aux_loss && loss) loss = ops::add_(loss, aux_loss.mul(1.0), 1);
+    Values items;
+    for (auto& x : {loss, aux_loss, logits})
+      if (x) items.emplace_back(Tensor(x));
+    if (cache) cache->collect(items);
+    for (auto& x : router_logits) items.emplace_back(Tensor(x));
+    return {make_tuple(std::move(items)), loss};
   }
 
  private:

@@ -29,6 +29,8 @@ struct DecoderConfig {
   bool attention_bias, mlp_bias, tie;
   std::optional<I> sliding_window;
   std::vector<std::string> layer_types;  ///< empty: all alike
+  /// Router logits of the layers as they run, where config.output_router_logits asks for them; null where it does not.
+  std::shared_ptr<std::vector<X>> router_logits;
   bool sliding(I layer) const { return layer < I(layer_types.size()) && layer_types[std::size_t(layer)] == "sliding_attention"; }
 };
 
@@ -161,6 +163,7 @@ struct DecoderForm {
     by_layer_type    ///< one for each kind in layer_types (qwen2)
   } masks = Masks::causal;
   bool both_masks = false;  ///< by_layer_type: the sliding one is made whether or not a layer slides (gemma2)
+  bool only_used_masks = false;  ///< by_layer_type: none for a kind that no layer has (mellum)
   /// Replaces nn.Embedding; its parameter is called weight.
   std::function<UnaryPtr(const DecoderConfig& c)> embedding = {};
   /// inputs_embeds = f(inputs_embeds), before the masks.
@@ -179,6 +182,8 @@ struct DecoderForm {
   std::function<I(const DecoderConfig& c)> head_width = {};  ///< of what the heads get, where it is not hidden
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
+  /// The routers' loss from their logits: times router_aux_loss_coef it is added to that of the labels.
+  std::function<X(const std::vector<X>& router_logits, const DecoderConfig& c)> aux_loss = {};
   /// Another body than DecoderModel; then the fields above that speak of one do not count.
   std::function<std::shared_ptr<class DecoderBody>(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)> body =
       {};
