@@ -118,8 +118,10 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
         one_of<std::string>("--experts", o.experts, {{"grouped_mm", "grouped_mm"}, {"batched_mm", "batched_mm"}, {"eager", "eager"}});
   if (!o.use_cache.empty()) r.read.use_cache = one_of<bool>("--use-cache", o.use_cache, {{"yes", true}, {"no", false}});
   r.read.training = run.mode == run::Mode::train;
-  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full;
-  r.read.reentrant = run.checkpointing.reentrant;
+  run.checkpointing_given = app.count("--checkpoint") > 0;
+  const bool by_kbit = run.kbit_training && !run.checkpointing_given;
+  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full || by_kbit;
+  r.read.reentrant = run.checkpointing.reentrant || by_kbit;
   if (!o.torch_version.empty()) {
     auto version = TorchVersion::parse(o.torch_version);
     if (!version)

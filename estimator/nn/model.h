@@ -6,6 +6,7 @@
 
 #include "nn/graph.h"
 #include "nn/module.h"
+#include "nn/quantization.h"
 
 namespace memest::nn {
 
@@ -39,6 +40,8 @@ class Model {
   virtual bool computes_loss() const { return false; }
   /// Path of the layer that gives logits over the vocabulary (transformers' get_output_embeddings); empty where there is none.
   virtual std::string output_embeddings() const { return {}; }
+  /// Whether it is loaded by transformers' from_pretrained where its weights are quantised.
+  virtual bool is_transformers() const { return false; }
   /// Whether its forward checkpoints each layer where it was built so (gradient_checkpointing_enable).
   virtual bool checkpoints_itself() const { return false; }
 
@@ -46,7 +49,8 @@ class Model {
   ModulePtr root;
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();
   std::vector<InputSpec> inputs;
-  std::string loss;  ///< the file's default for --loss; empty where it names none
+  std::optional<Quantization> quantization;  ///< that the file says its weights have
+  std::string loss;                          ///< the file's default for --loss; empty where it names none
 };
 
 }  // namespace memest::nn

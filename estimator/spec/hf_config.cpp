@@ -154,6 +154,7 @@ class HfModel final : public nn::Model {
   }
   bool computes_loss() const override { return labels_; }
   bool checkpoints_itself() const override { return true; }
+  bool is_transformers() const override { return true; }
   std::string output_embeddings() const override {
     for (const char* head : {"lm_head", "embed_out"})
       if (root->find(head)) return head;
