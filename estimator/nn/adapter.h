@@ -26,10 +26,13 @@ class QuantizedWeight {
   virtual Tensor linear(T input, T weight, T bias) = 0;
   /// On the device beside the weight itself: scales, code books.
   virtual Bytes state_bytes() const = 0;
-  /// That an element counts for when transformers warms the allocator up (HfQuantizer.quantized_element_size), in halves of a byte.
-  virtual int half_bytes() const = 0;
+  /// What the weight on the host counts for when transformers warms the allocator up, in halves of a byte.
+  virtual std::int64_t half_bytes(T weight) const = 0;
   /// The type that peft makes adapters in (BaseTunerLayer._get_base_layer_device_and_dtype); none: float32.
   virtual std::optional<DType> adapter_dtype() const = 0;
+  /// peft's layer around it: as around any other, one that changes types outside autocast only, or one that clones the result first too.
+  enum class Adapter { plain, converts, clones };
+  virtual Adapter adapter() const = 0;
 };
 
 /// A linear layer with a weight of [out_features, in_features].

@@ -6,9 +6,10 @@
 
 #include "nn/graph.h"
 #include "nn/module.h"
-#include "nn/quantization.h"
 
 namespace memest::nn {
+
+struct Quantization;
 
 struct InputSpec {
   std::string name;
@@ -49,8 +50,8 @@ class Model {
   ModulePtr root;
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();
   std::vector<InputSpec> inputs;
-  std::optional<Quantization> quantization;  ///< that the file says its weights have
-  std::string loss;                          ///< the file's default for --loss; empty where it names none
+  std::shared_ptr<const Quantization> quantization;  ///< that the file says its weights have; null where it says nothing
+  std::string loss;                                  ///< the file's default for --loss; empty where it names none
 };
 
 }  // namespace memest::nn

@@ -31,9 +31,12 @@ std::string Quantization::text() const {
   std::string out;
   for (auto& m : kMethods)
     if (m.method == method && m.nested == nested) out = m.name;
+  if (method == Method::fp8) out = block.size() == 2 ? fmt::format("fp8 of blocks {}x{}", block[0], block[1]) : "fp8";
+  if (method == Method::gptq) out = fmt::format("gptq of {} bits, groups of {}", bits, group_size);
+  if (method == Method::awq) out = fmt::format("awq, groups of {}", group_size);
   if (compute) out += fmt::format(",compute={}", name_of(*compute));
   if (dtype) out += fmt::format(",dtype={}", name_of(*dtype));
-  if (!four_bit() && threshold != 6) out += fmt::format(",threshold={}", threshold);
+  if (method == Method::int8 && threshold != 6) out += fmt::format(",threshold={}", threshold);
   if (skip && !skip->empty()) out += ",skip=" + join(*skip, "+");
   return out;
 }
@@ -75,6 +78,10 @@ Quantization parse_quantization(const std::string& text) {
     }
   }
   return q;
+}
+
+std::shared_ptr<QuantizedWeight> make_quantized(const Quantization& q, std::shared_ptr<QuantizationMaps> maps) {
+  return q.bitsandbytes() ? make_bitsandbytes(q, std::move(maps)) : make_stored_format(q);
 }
 
 }  // namespace memest::nn

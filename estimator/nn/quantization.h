@@ -10,7 +10,7 @@
 namespace memest::nn {
 
 struct Quantization {
-  enum class Method { int8, nf4, fp4 };
+  enum class Method { int8, nf4, fp4, fp8, gptq, awq };
   Method method = Method::nf4;
   bool nested = false;                           ///< double quantisation: the scales of 4-bit blocks are quantised too
   std::optional<DType> compute;                  ///< that 4-bit weights are multiplied in; none: the input's own
@@ -18,8 +18,14 @@ struct Quantization {
   DType storage = DType::uint8;                  ///< that packed 4-bit weights are held in
   double threshold = 6;                          ///< llm_int8_threshold; 0: no search for outliers
   std::optional<std::vector<std::string>> skip;  ///< names of layers that stay as they are; none: transformers' default
+  std::vector<std::string> also_skip;            ///< besides these
   bool stored = false;                           ///< the checkpoint holds the quantised weights already
-  bool four_bit() const { return method != Method::int8; }
+  std::vector<std::int64_t> block;               ///< fp8: rows and columns of one scale; empty: one for the tensor
+  bool static_scale = false;                     ///< fp8: a scale of the inputs is stored
+  int bits = 4;                                  ///< gptq
+  std::int64_t group_size = 128;                 ///< gptq, awq: inputs of one scale; -1: all
+  bool bitsandbytes() const { return method == Method::int8 || four_bit(); }
+  bool four_bit() const { return method == Method::nf4 || method == Method::fp4; }
   std::string text() const;
 };
 /// "nf4-dq,compute=bf16,dtype=bf16,skip=lm_head+score"; throws Error.
@@ -29,7 +35,10 @@ Quantization parse_quantization(const std::string& text);
 struct QuantizationMaps {
   Tensor dynamic;  ///< float32[256]
 };
-/// bitsandbytes 0.50: Linear4bit or Linear8bitLt's weight.
+/// The weight of one layer.
 std::shared_ptr<QuantizedWeight> make_quantized(const Quantization& quantization, std::shared_ptr<QuantizationMaps> maps);
+/// nn/quantized/bitsandbytes.cpp (bitsandbytes 0.50: Linear4bit, Linear8bitLt), nn/quantized/formats.cpp (the others).
+std::shared_ptr<QuantizedWeight> make_bitsandbytes(const Quantization& quantization, std::shared_ptr<QuantizationMaps> maps);
+std::shared_ptr<QuantizedWeight> make_stored_format(const Quantization& quantization);
 
 }  // namespace memest::nn

@@ -444,6 +444,10 @@ class Loop {
 }  // namespace
 
 void settle(RunOptions& o, const nn::Model& model) {
+  if (model.quantization && o.quantization)
+    throw Error("--quant: the model's weights are quantised already, " + model.quantization->text(), "leave --quant out")
+        .within("/quantization_config");
+  if (model.quantization) o.quantization = *model.quantization;
   if (o.kbit_training && !o.quantization)
     throw Error("--kbit-training prepares a model whose weights are quantised", "add --quant nf4-dq,compute=bf16 or the like");
   if (o.quantization && o.mode == Mode::train && !o.lora)

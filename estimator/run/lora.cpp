@@ -15,7 +15,7 @@ namespace {
 /// (lora/bnb.py Linear4bit, Linear8bitLt): types change outside autocast only, and a 4-bit layer's result is cloned first.
 class LoraLinear final : public nn::LinearAdapter {
  public:
-  enum class Of { plain, int8, four_bit };
+  using Of = nn::QuantizedWeight::Adapter;
   LoraLinear(Of of, nn::ModulePtr a, nn::ModulePtr b, nn::ModulePtr dropout, double scaling, DType dtype)
       : of_(of), a_(std::move(a)), b_(std::move(b)), dropout_(std::move(dropout)), scaling_(scaling), dtype_(dtype) {}
 
@@ -34,7 +34,7 @@ class LoraLinear final : public nn::LinearAdapter {
 
  private:
   Tensor adapt_quantized(Tensor x, Tensor result) {
-    if (of_ == Of::four_bit) result = ops::clone(result, std::nullopt);
+    if (of_ == Of::clones) result = ops::clone(result, std::nullopt);
     const bool converts = !runtime().autocast.enabled;
     const DType expected = result.dtype();
     if (converts) x = ops::to_dtype(x, dtype_, false, false, std::nullopt);
@@ -99,8 +99,8 @@ class Injection {
     if (dropout) module.register_module("lora_dropout", dropout);
     auto a = module.register_module("lora_A", linear(in, lora_.r));
     auto b = module.register_module("lora_B", linear(lora_.r, out));
-    using Of = LoraLinear::Of;
-    const Of of = !layer.quantized() ? Of::plain : layer.quantized()->half_bytes() == 1 ? Of::four_bit : Of::int8;
+    using Of = nn::QuantizedWeight::Adapter;
+    const Of of = layer.quantized() ? layer.quantized()->adapter() : Of::plain;
     layer.set_adapter(std::make_shared<LoraLinear>(of, a, b, dropout, lora_.alpha / double(lora_.r), dtype));
     layer.adapters_follow = follows_;
     ++adapted_;

@@ -102,7 +102,7 @@ void from_pretrained(nn::Model& model) {
     const bool adapter = !l && std::any_of(layers.begin(), layers.end(),
                                            [&, n = name](auto& x) { return x.layer->adapters_follow && n.starts_with(x.path + ".lora_"); });
     if (adapter) continue;
-    half_bytes = checked_add(half_bytes, checked_mul(p.numel(), l ? l->layer->quantized()->half_bytes() : 2 * item_size(p.dtype())));
+    half_bytes = checked_add(half_bytes, l ? l->layer->quantized()->half_bytes(p) : checked_mul(p.numel(), 2 * item_size(p.dtype())));
     items.push_back({natural_key(name), p, l});
   }
   std::stable_sort(items.begin(), items.end(), [](auto& a, auto& b) { return a.key < b.key; });
@@ -132,7 +132,8 @@ void from_pretrained(nn::Model& model) {
 void quantize(nn::Model& model, const nn::Quantization& quantization) {
   nn::Quantization q = quantization;
   if (model.is_transformers() && q.four_bit() && !q.compute) q.compute = DType::float32;  // BitsAndBytesConfig's default
-  const std::vector<std::string> skips = q.skip ? *q.skip : default_skips(model);
+  std::vector<std::string> skips = q.skip ? *q.skip : default_skips(model);
+  skips.insert(skips.end(), q.also_skip.begin(), q.also_skip.end());
   auto maps = std::make_shared<nn::QuantizationMaps>();
   std::vector<std::string> left;
   int count = 0;

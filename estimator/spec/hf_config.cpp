@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "fake/runtime.h"
 #include "models/hf/family.h"
+#include "spec/hf_quantization.h"
 #include "spec/json.h"
 #include "spec/reader.h"
 
@@ -217,6 +218,7 @@ class HfConfig final : public Reader {
     hf::NetworkPtr network = made->make(config, o);
     auto model = std::make_unique<HfModel>(network, o.labels);
     model->kind = name;
+    model->quantization = read_quantization(config);
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;

@@ -163,11 +163,17 @@ bool takes_fused_kernel(DType dtype, I m, I n, I k) {
 class Weight4bit final : public BitsandbytesWeight, public std::enable_shared_from_this<Weight4bit> {
  public:
   Weight4bit(const Quantization& q, std::shared_ptr<QuantizationMaps> maps)
-      : nested_(q.nested), storage_(q.storage), compute_(q.compute), compute_is_set_(q.compute), maps_(std::move(maps)) {}
+      : nested_(q.nested),
+        stored_(q.stored),
+        storage_(q.storage),
+        compute_(q.compute),
+        compute_is_set_(q.compute),
+        maps_(std::move(maps)) {}
 
   void load(T weight, bool pretrained, bool transposed) override {
     owner_ = &runtime();
     CategoryScope category(Category::temporary);
+    if (stored_) return deserialize(weight);
     const Tensor value = on_device(weight, weight.dtype());  // the loader holds it until the weight is made of it
     quantize(weight, transposed && pretrained ? ops::contiguous(ops::t(value), MemoryFormat::contiguous) : value);
   }
@@ -176,7 +182,8 @@ class Weight4bit final : public BitsandbytesWeight, public std::enable_shared_fr
     for (auto& x : {state_.absmax, state_.code, state_.offset, state_.absmax2, state_.code2}) sum += bytes_of(x);
     return sum;
   }
-  int half_bytes() const override { return 1; }
+  std::int64_t half_bytes(T weight) const override { return weight.numel(); }
+  Adapter adapter() const override { return Adapter::clones; }
   std::optional<DType> adapter_dtype() const override { return compute_; }
 
   /// Linear4bit.forward
@@ -195,6 +202,24 @@ class Weight4bit final : public BitsandbytesWeight, public std::enable_shared_fr
   }
 
  private:
+  /// Bnb4bitDeserialize, QuantState.from_dict: what the checkpoint holds, one by one. Its description is text of about 150 bytes, on the
+  /// device until it was read.
+  void deserialize(T weight) {
+    Named scope("aten::_to_copy");
+    state_.shape = weight.sizes();
+    state_.dtype = weight.dtype();
+    const I n = weight.numel(), blocks = ceil_div(n, kBlock);
+    const Tensor out = empty({(n + 1) / (2 * item_size(storage_)), 1}, storage_);
+    state_.absmax = keep(empty({blocks}, nested_ ? DType::uint8 : DType::float32));
+    if (nested_) {
+      state_.absmax2 = keep(empty({ceil_div(blocks, kNestedBlock)}, DType::float32));
+      state_.code2 = keep(empty({256}, DType::float32));
+    }
+    state_.code = keep(empty({16}, DType::float32));
+    const Tensor description = empty({nested_ ? 154 : 82}, DType::uint8);
+    if (nested_) state_.offset = keep(empty(Dims{}, DType::float32));
+    set_weight(weight, out);
+  }
   /// Params4bit._quantize, functional.quantize_4bit
   void quantize(T weight, Tensor w) {
     Named scope("bitsandbytes::quantize_4bit");
@@ -288,7 +313,7 @@ class Weight4bit final : public BitsandbytesWeight, public std::enable_shared_fr
     return ops::matmul(grad, std::move(w));
   }
 
-  const bool nested_;
+  const bool nested_, stored_;
   const DType storage_;
   std::optional<DType> compute_;
   bool compute_is_set_;
@@ -300,11 +325,18 @@ class Weight4bit final : public BitsandbytesWeight, public std::enable_shared_fr
 
 class Weight8bit final : public BitsandbytesWeight, public std::enable_shared_from_this<Weight8bit> {
  public:
-  explicit Weight8bit(const Quantization& q) : threshold_(q.threshold) {}
+  explicit Weight8bit(const Quantization& q) : threshold_(q.threshold), stored_(q.stored) {}
 
   void load(T weight, bool pretrained, bool transposed) override {
     owner_ = &runtime();
     CategoryScope category(Category::temporary);
+    if (stored_) {
+      Named scope("aten::_to_copy");
+      scb_ = keep(empty({weight.sizes()[0]}, DType::float32));
+      cb_ = empty(weight.sizes(), DType::int8);
+      const Tensor format = empty({1}, DType::uint8);  // weight_format
+      return set_weight(weight, cb_);
+    }
     Tensor value;  // Bnb8bitQuantize: loaded in its own type, quantised by way of the host
     if (pretrained) value = on_device(weight, weight.dtype());
     Dims sizes = weight.sizes();
@@ -321,7 +353,8 @@ class Weight8bit final : public BitsandbytesWeight, public std::enable_shared_fr
     set_weight(weight, cb_);
   }
   Bytes state_bytes() const override { return bytes_of(scb_); }
-  int half_bytes() const override { return 2; }
+  std::int64_t half_bytes(T weight) const override { return checked_mul(weight.numel(), 2); }
+  Adapter adapter() const override { return Adapter::converts; }
   std::optional<DType> adapter_dtype() const override { return {}; }
 
   /// Linear8bitLt.forward
@@ -433,12 +466,13 @@ class Weight8bit final : public BitsandbytesWeight, public std::enable_shared_fr
   }
 
   const double threshold_;
+  const bool stored_;
   Tensor cb_, scb_;
 };
 
 }  // namespace
 
-std::shared_ptr<QuantizedWeight> make_quantized(const Quantization& quantization, std::shared_ptr<QuantizationMaps> maps) {
+std::shared_ptr<QuantizedWeight> make_bitsandbytes(const Quantization& quantization, std::shared_ptr<QuantizationMaps> maps) {
   if (quantization.four_bit()) return std::make_shared<Weight4bit>(quantization, std::move(maps));
   return std::make_shared<Weight8bit>(quantization);
 }
