@@ -60,7 +60,7 @@ class Loop {
 
   RunResult run() {
     const bool quantized = o_.quantization.has_value(), checkpointed = o_.checkpointing.where != Checkpointing::Where::none;
-    if (quantized) quantize(model_, *o_.quantization);
+    if (quantized) quantize(model_, *o_.quantization, amp_.value_or(model_dtype(o_.precision)));
     if (o_.lora) add_lora(model_, *o_.lora, checkpointed, quantized || o_.kbit_training);
     freeze();
     count_states();

@@ -86,8 +86,6 @@ class Injection {
 
   void adapt(nn::Module& module, nn::Adaptable& layer) {
     const Tensor weight = module.own_parameters()[0].second;
-    if (layer.transposed() && !layer.quantized())
-      throw Error("--lora: memest does not build adapters of " + module.type() + " yet", "leave it out of targets=");
     const std::int64_t in = weight.sizes()[layer.transposed() ? 0 : 1], out = weight.sizes()[layer.transposed() ? 1 : 0];
     // autocast_adapter_dtype: adapters of a 16-bit layer are float32
     const DType dtype = lora_.dtype.value_or(is_reduced_floating(weight.dtype()) ? DType::float32 : weight.dtype());

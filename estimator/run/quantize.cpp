@@ -25,6 +25,7 @@ void collect(nn::Module& module, const std::string& path, std::set<const nn::Mod
     into.push_back({path, &module, layer});
     return;
   }
+  if (module.type() == "MultiheadAttention") return;  // its out_proj is of a class of its own, whose weight is used without a call
   for (auto& [name, child] : module.children()) collect(*child, path.empty() ? name : path + "." + name, seen, into);
 }
 std::vector<Linear> linears(nn::Module& root) {
@@ -129,16 +130,21 @@ void from_pretrained(nn::Model& model) {
 
 }  // namespace
 
-void quantize(nn::Model& model, const nn::Quantization& quantization) {
+void quantize(nn::Model& model, const nn::Quantization& quantization, DType compute) {
   nn::Quantization q = quantization;
-  if (model.is_transformers() && q.four_bit() && !q.compute) q.compute = DType::float32;  // BitsAndBytesConfig's default
+  if (model.is_transformers() && q.four_bit() && !q.compute) q.compute = compute;
   std::vector<std::string> skips = q.skip ? *q.skip : default_skips(model);
   skips.insert(skips.end(), q.also_skip.begin(), q.also_skip.end());
+  if (model.is_transformers()) skips.emplace_back("wo");  // _keep_in_fp32_modules of T5's kin
   auto maps = std::make_shared<nn::QuantizationMaps>();
   std::vector<std::string> left;
   int count = 0;
+  std::vector<std::pair<std::string, const TensorImpl*>> places;
+  all_names(*model.root, "", places);
+  auto tied = [&](T weight) { return std::count_if(places.begin(), places.end(), [&](auto& p) { return p.second == weight.get(); }) > 1; };
   for (auto& l : linears(*model.root)) {
     left.push_back(l.path);
+    if (tied(l.module->own_parameters()[0].second)) continue;
     if (std::any_of(skips.begin(), skips.end(), [&](auto& key) { return matches(key, l.path); })) continue;
     l.layer->set_quantized(nn::make_quantized(q, maps));
     for (auto& [name, p] : l.module->own_parameters())

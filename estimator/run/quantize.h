@@ -5,9 +5,9 @@
 
 namespace memest::run {
 
-/// replace_with_bnb_linear (transformers/integrations/bitsandbytes.py): each linear layer but those that are skipped. Throws Error where
-/// none is left.
-void quantize(nn::Model& model, const nn::Quantization& quantization);
+/// replace_with_bnb_linear (transformers/integrations/bitsandbytes.py): each linear layer but those that are skipped. `compute`: the
+/// bnb_4bit_compute_dtype of a model of transformers where none is named. Throws Error where no layer is left.
+void quantize(nn::Model& model, const nn::Quantization& quantization, DType compute);
 /// A quantised model onto the device: as from_pretrained(quantization_config=..., device_map={"": 0}) loads one of transformers, else
 /// Module.to("cuda").
 void load_quantized(nn::Model& model);

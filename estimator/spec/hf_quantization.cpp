@@ -29,9 +29,9 @@ nn::Quantization bitsandbytes(const Config& c) {
     q.nested = c.boolean_or("bnb_4bit_use_double_quant", false);
     auto dtype = [&](const char* key, const char* otherwise) {
       const std::string name = c.text_or(key, otherwise);
-      auto type = dtype_from(name);
-      if (!type) throw c.error(key, "a type of PyTorch, found '" + name.substr(0, 60) + "'");
-      return *type;
+      auto found = dtype_from(name);
+      if (!found) throw c.error(key, "a type of PyTorch, found '" + name.substr(0, 60) + "'");
+      return *found;
     };
     q.compute = dtype("bnb_4bit_compute_dtype", "float32");
     if (!is_floating(*q.compute)) throw c.error("bnb_4bit_compute_dtype", "a floating type");

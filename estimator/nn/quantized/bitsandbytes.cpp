@@ -188,6 +188,7 @@ class Weight4bit final : public BitsandbytesWeight, public std::enable_shared_fr
 
   /// Linear4bit.forward
   Tensor linear(T input, T weight, T bias) override {
+    if (input.dim() == 0) throw Error("both arguments to linear need to be at least 1D, but the input is " + describe(input));
     const DType inp_dtype = input.dtype();
     std::optional<DType> compute = compute_;
     if (!compute_is_set_) {  // set_compute_type, at the first forward
@@ -359,6 +360,8 @@ class Weight8bit final : public BitsandbytesWeight, public std::enable_shared_fr
 
   /// Linear8bitLt.forward
   Tensor linear(T input, T, T bias) override {
+    if (input.dim() != 2 && input.dim() != 3)
+      throw Error("bitsandbytes multiplies int8 matrices of two or three dimensions, found " + describe(input));
     const Tensor b = bias_as(bias, input.dtype());
     return matmul_8bit(input, b);
   }

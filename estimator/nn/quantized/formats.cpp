@@ -26,7 +26,7 @@ void become(T weight, T data) {
 class FusedWeight : public QuantizedWeight, public std::enable_shared_from_this<FusedWeight> {
  public:
   Tensor linear(T input, T, T bias) override {
-    if (input.sizes().back() != in_)
+    if (input.dim() == 0 || input.sizes().back() != in_)
       throw Error("the input " + describe(input) + " does not fit a layer of " + std::to_string(in_) + " inputs");
     auto fn = node(name_, {input}, {}, [self = shared_from_this()](Backward& w) {
       w.out[0] = self->gradient(w.grad[0]);
