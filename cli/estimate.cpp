@@ -136,8 +136,10 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     if (r.read.generates && app.count("--steps") == 0) run.steps = 1;
     if (!all) r.read.logits_to_keep = 1;
   }
-  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full;
-  r.read.reentrant = run.checkpointing.reentrant;
+  run.checkpointing_given = app.count("--checkpoint") > 0;
+  const bool by_kbit = run.kbit_training && !run.checkpointing_given;
+  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full || by_kbit;
+  r.read.reentrant = run.checkpointing.reentrant || by_kbit;
   if (!o.torch_version.empty()) {
     auto version = TorchVersion::parse(o.torch_version);
     if (!version)

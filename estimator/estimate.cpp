@@ -147,7 +147,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     list.push_back({name, std::move(value), given ? "given" : from_spec ? "spec" : "default"});
   };
   auto flag = [](bool b) { return std::string(b ? "yes" : "no"); };
-  const run::RunOptions& o = r.run;
+  const run::RunOptions& o = e.run;
   std::vector<std::string> batches;
   for (auto b : o.batches) batches.push_back(std::to_string(b));
   add("mode", std::string(name_of(o.mode)));
@@ -168,7 +168,9 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     if (!o.freeze.empty()) add("freeze", join(o.freeze, ","));
     if (!o.master_weights.empty()) add("master-weights", o.master_weights);
     if (o.lora) add("lora", o.lora->text());
+    if (o.kbit_training) add("kbit-training", "yes");
   }
+  if (o.quantization) add("quant", o.quantization->text());
   add("loss", e.states.loss, o.loss.empty());
   add("steps", std::to_string(o.steps));
   add("inputs", o.inputs_resident ? "resident" : "loader");
@@ -224,13 +226,15 @@ Estimate estimate(const EstimateRequest& asked) {
   Runtime runtime(settings);
   runtime.default_dtype = run::model_dtype(request.run.precision);
   if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
+  if (request.run.quantization && request.run.quantization->dtype) runtime.default_dtype = *request.run.quantization->dtype;
   auto model = spec::read_model(request.spec, request.read);
   take_from_file(request, *model);
   e.run = request.run;
+  run::settle(e.run, *model);
   e.name = model->name;
   e.kind = model->kind;
   try {
-    e.states = run::run_loop(*model, request.run);
+    e.states = run::run_loop(*model, e.run);
   } catch (Error& error) {
     if (error.has_place()) error.within(request.spec);
     throw after_assumptions(error, runtime.diagnostics);

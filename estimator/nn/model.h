@@ -11,6 +11,8 @@
 
 namespace memest::nn {
 
+struct Quantization;
+
 struct InputSpec {
   std::string name;
   std::vector<SizeExpression> shape;
@@ -53,6 +55,8 @@ class Model {
   virtual bool computes_loss() const { return false; }
   /// Path of the layer that gives logits over the vocabulary (transformers' get_output_embeddings); empty where there is none.
   virtual std::string output_embeddings() const { return {}; }
+  /// Whether it is loaded by transformers' from_pretrained where its weights are quantised.
+  virtual bool is_transformers() const { return false; }
   /// Whether its forward checkpoints each layer where it was built so (gradient_checkpointing_enable).
   virtual bool checkpoints_itself() const { return false; }
 
@@ -60,7 +64,8 @@ class Model {
   ModulePtr root;
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();
   std::vector<InputSpec> inputs;
-  std::string loss;  ///< the file's default for --loss; empty where it names none
+  std::shared_ptr<const Quantization> quantization;  ///< that the file says its weights have; null where it says nothing
+  std::string loss;                                  ///< the file's default for --loss; empty where it names none
   // What the file fixes, and a run takes where the user gives nothing else.
   std::int64_t file_batch = 0;      ///< samples; 0: nothing
   std::optional<DType> file_dtype;  ///< of parameters and inputs

@@ -15,6 +15,7 @@
 #include "run/checkpointed.h"
 #include "run/lora.h"
 #include "run/loss.h"
+#include "run/quantize.h"
 #include "run/saved_tensors.h"
 
 namespace memest::run {
@@ -61,7 +62,9 @@ class Loop {
     if (o_.new_tokens > 0 && !model_.generates())
       throw Error("--new-tokens: this model does not generate",
                   "a Hugging Face config of a decoder-only model does, with --task causal-lm");
-    if (o_.lora) add_lora(model_, *o_.lora, o_.checkpointing.where != Checkpointing::Where::none);
+    const bool quantized = o_.quantization.has_value(), checkpointed = o_.checkpointing.where != Checkpointing::Where::none;
+    if (quantized) quantize(model_, *o_.quantization, amp_.value_or(model_dtype(o_.precision)));
+    if (o_.lora) add_lora(model_, *o_.lora, checkpointed, quantized || o_.kbit_training);
     freeze();
     count_states();
     model_.root->train(training_);
@@ -71,7 +74,13 @@ class Loop {
     for (auto& x : host_inputs()) result_.inputs.push_back({model_.inputs[result_.inputs.size()].name, x.sizes(), x.dtype()});
     model_.root->enter_trace();
     begin(Phase::load, 0);
-    model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);
+    if (quantized)
+      load_quantized(model_);
+    else
+      model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);
+    if (o_.kbit_training) prepare_kbit_training(model_);
+    if (o_.lora) load_adapters(model_);
+    if (quantized || o_.kbit_training) count_stored_bytes();
     if (o_.inputs_resident) batch_on_device(host_batch());
     if (training_) make_training_state();
     hooks_ = saved_tensor_hooks(training_ ? o_.saved_tensors : SavedTensors::kept, host_saved_);
@@ -125,6 +134,17 @@ class Loop {
     for (auto& [name, b] : model_.root->named_buffers()) {
       ++result_.buffers;
       result_.buffer_bytes = checked_add(result_.buffer_bytes, checked_mul(b.numel(), item_size(b.dtype())));
+    }
+  }
+
+  /// Parameters as they lie on the device, with their scales.
+  void count_stored_bytes() {
+    result_.parameter_bytes = quantization_state_bytes(*model_.root);
+    result_.trainable_bytes = 0;
+    for (auto& p : model_.root->parameters()) {
+      const Bytes bytes = checked_mul(p.numel(), item_size(p.dtype()));
+      result_.parameter_bytes = checked_add(result_.parameter_bytes, bytes);
+      if (p->requires_grad) result_.trainable_bytes += bytes;
     }
   }
 
@@ -436,6 +456,22 @@ class Loop {
 };
 
 }  // namespace
+
+void settle(RunOptions& o, const nn::Model& model) {
+  if (model.quantization && o.quantization)
+    throw Error("--quant: the model's weights are quantised already, " + model.quantization->text(), "leave --quant out")
+        .within("/quantization_config");
+  if (model.quantization) o.quantization = *model.quantization;
+  if (o.kbit_training && !o.quantization)
+    throw Error("--kbit-training prepares a model whose weights are quantised", "add --quant nf4-dq,compute=bf16 or the like");
+  if (o.quantization && o.mode == Mode::train && !o.lora)
+    throw Error("quantised weights are not trained: adapters beside them are", "add --lora targets=all-linear, or --mode infer");
+  if (o.quantization && (o.averaging != Averaging::none || o.resume != Resume::no))
+    throw Error("--quant does not go with --ema or --resume: quantised weights are not copied");
+  if (o.quantization && o.memory_format != MemoryFormat::contiguous) throw Error("--quant does not go with --memory-format channels_last");
+  if (o.kbit_training && !o.checkpointing_given && model.is_transformers())
+    o.checkpointing.where = Checkpointing::Where::full, o.checkpointing.reentrant = true;
+}
 
 RunResult run_loop(nn::Model& model, const RunOptions& options) { return Loop(model, options).run(); }
 

@@ -26,6 +26,10 @@ struct RunResult {
   std::vector<Input> inputs;  ///< of the first step
 };
 
+/// What the model decides where the options leave it open, and what the two together do not allow: quantised weights, checkpointing. Throws
+/// Error.
+void settle(RunOptions& options, const nn::Model& model);
+
 /// Loads the model and runs the loop on the current runtime; its trace, which ends with the last phase, moves into the result. Throws Error
 /// where the model and the options do not fit.
 RunResult run_loop(nn::Model& model, const RunOptions& options);

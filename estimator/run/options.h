@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "fake/kernel.h"
 #include "fake/tensor.h"
+#include "nn/quantization.h"
 
 namespace memest::run {
 
@@ -95,7 +96,10 @@ struct RunOptions {
   bool keep_output = true;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Checkpointing checkpointing;
+  bool checkpointing_given = false;  ///< else --kbit-training chooses
   std::optional<Lora> lora;
+  std::optional<nn::Quantization> quantization;
+  bool kbit_training = false;  ///< peft.prepare_model_for_kbit_training
   SavedTensors saved_tensors = SavedTensors::kept;
 };
 

@@ -9,6 +9,7 @@
 #include "fake/runtime.h"
 #include "models/hf/family.h"
 #include "models/hf/generate.h"
+#include "spec/hf_quantization.h"
 #include "spec/json.h"
 #include "spec/reader.h"
 
@@ -167,6 +168,7 @@ class HfModel final : public nn::Model {
   }
   bool computes_loss() const override { return options_.labels; }
   bool checkpoints_itself() const override { return true; }
+  bool is_transformers() const override { return true; }
   std::string output_embeddings() const override {
     for (const char* head : {"lm_head", "embed_out"})
       if (root->find(head)) return head;
@@ -246,6 +248,7 @@ class HfConfig final : public Reader {
     hf::NetworkPtr network = made->make(config, o);
     auto model = std::make_unique<HfModel>(network, config, o);
     model->kind = name;
+    model->quantization = read_quantization(config);
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;

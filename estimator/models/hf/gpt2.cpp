@@ -6,17 +6,20 @@ namespace memest::hf {
 namespace {
 
 /// Conv1D (pytorch_utils.py): a linear layer whose weight is [in, out].
-class Conv1D final : public Module<Conv1D> {
+class Conv1D final : public Module<Conv1D>, public nn::Adaptable {
  public:
   Conv1D(I out, I in) : Module("Conv1D"), out_(out) {
     new_parameter("weight", {in, out});
     new_parameter("bias", {out});
   }
+  bool transposed() const override { return true; }
   X forward(X x) {
+    if (quantized()) return adapted(x, product(x, parameter(0), parameter(1)));  // replaced by a linear layer of bitsandbytes
+    const X input = x;                                                           // the caller holds it
     const Dims size_out = x.sizes().slice(0, x.dim() - 1) + Dims{out_};
     x = aten("addmm", {Tensor(parameter(1)), Tensor(x.view({-1, x.size(-1)})), Tensor(parameter(0))});
     x = x.view(size_out);
-    return x;
+    return adapted(input, x);
   }
 
  private:
