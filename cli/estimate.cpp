@@ -207,9 +207,10 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
       ->group(model)
       ->allow_extra_args(false);
-  sub->add_option("--task", o.task,
-                  "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, text-encoding, base; the class that the "
-                  "file names by default")
+  sub->add_option(
+         "--task", o.task,
+         "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, audio-cls, text-encoding, base; the class that the "
+         "file names by default")
       ->group(model);
   sub->add_option("--attn", o.attention, "Of a Hugging Face config: sdpa or eager attention")->group(model)->capture_default_str();
   sub->add_option("--experts", o.experts,

@@ -37,6 +37,11 @@ SETS = {
                r"|(pegasus|blenderbot|blenderbot-small|marian)-2layers task=seq2seq precision=bf16|pegasus-2layers task=causal-lm precision=fp16)",
         "condition": lambda case: True,
     },
+    "t5-and-whisper": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:(t5-small .*precision=fp16|mt5-2layers .*precision=fp32|umt5-2layers .*precision=amp-bf16|whisper-2layers .*precision=(amp-bf16|fp16))",
+        "condition": lambda case: True,
+    },
 }
 
 

@@ -17,6 +17,7 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::question_answering, "question-answering"},
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
+                                                   {Task::audio_cls, "audio-cls"},
                                                    {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
 
@@ -59,6 +60,7 @@ std::optional<Task> task_of_class(const std::string& name) {
                                                               {"ForQuestionAnswering", Task::question_answering},
                                                               {"ForConditionalGeneration", Task::seq2seq},
                                                               {"ForImageClassification", Task::image_cls},
+                                                              {"ForAudioClassification", Task::audio_cls},
                                                               {"EncoderModel", Task::text_encoding},
                                                               {"Model", Task::base}};
   for (auto& [ending, task] : kEndings)

@@ -7,7 +7,7 @@
 namespace memest::hf {
 
 /// Which class of the family is built (AutoModelForCausalLM, ...).
-enum class Task { causal_lm, masked_lm, seq_cls, token_cls, question_answering, seq2seq, image_cls, text_encoding, base };
+enum class Task { causal_lm, masked_lm, seq_cls, token_cls, question_answering, seq2seq, image_cls, audio_cls, text_encoding, base };
 enum class Attention { sdpa, eager };
 
 struct Options {
