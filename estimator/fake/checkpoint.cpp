@@ -153,6 +153,9 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
   }
   auto n = node("CheckpointFunctionBackward", std::span<const Tensor>(inputs), std::span<const Tensor>(inputs),
                 [region, autocast = AutocastModes()](Backward& w, const Tensors& saved) {
+                  // Function materialises the gradients that did not arrive.
+                  for (std::size_t i = 0; i < w.grad.size(); ++i)
+                    if (!w.grad[i]) w.grad[i] = empty(w.output_sizes(int(i)), w.output_dtype(int(i)));
                   Tensors detached_inputs, outputs;
                   for (std::size_t i = 0; i < saved.size(); ++i) {
                     detached_inputs.push_back(saved[i] ? detached(saved[i]) : Tensor());
@@ -164,8 +167,13 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
                     Scoped<bool> recomputing(runtime().recomputing, true);
                     outputs = region(detached_inputs);
                   }
-                  for (std::size_t i = 0; i < outputs.size(); ++i)
-                    if (outputs[i].requires_grad() && w.grad[i]) backward(outputs[i], w.grad[i]);
+                  Tensors roots, gradients;
+                  for (std::size_t i = 0; i < outputs.size(); ++i) {
+                    if (!outputs[i].requires_grad()) continue;
+                    roots.push_back(outputs[i]);
+                    gradients.push_back(w.grad[i]);
+                  }
+                  if (!roots.empty()) backward(roots, gradients);
                   for (std::size_t i = 0; i < saved.size(); ++i)
                     if (w.needs(int(i))) w.out[i] = detached_inputs[i]->grad;
                 });

@@ -76,8 +76,8 @@ class SinusoidalPositions final : public Base {
     {
       X mask = aten("ne", {Tensor(input_ids), padding_idx_}).to(DType::int32);
       X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32).add(I{0}).mul(mask);
-      X result = std::move(incremental_indices).to(DType::int64).add(I{0});
-      position_ids = result;
+      position_ids = incremental_indices.to(DType::int64).add(I{0});
+      leave(0, mask, incremental_indices);
     }
     X rows = aten("index_select", {Tensor(buffer(0)), I{0}, Tensor(position_ids.view({-1}))});
     return std::move(rows).view({bsz, seq_len, width_}).detach();
@@ -116,7 +116,7 @@ class SeamlessAttention final : public Base {
                                  {.mask = attention_mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_});
     attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
     attn_output = out_proj(attn_output);
-    return leave(Pair{attn_output, attn_weights}, query_states, current_states, key_states, value_states, attn_output);
+    return leave(Pair{attn_output, attn_weights}, hidden_states, query_states, current_states, key_states, value_states, attn_output);
   }
 
  private:

@@ -76,8 +76,7 @@ class WhisperAttention final : public Base {
                                  {.mask = attention_mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_});
     attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
     attn_output = out_proj(attn_output);
-    leave(0, query_states, current_states, key_states, value_states);
-    return {attn_output, attn_weights};
+    return leave(Pair{attn_output, attn_weights}, hidden_states, query_states, current_states, key_states, value_states, attn_output);
   }
 
  private:
@@ -332,7 +331,8 @@ class WhisperForConditionalGeneration final : public WhisperNetwork {
     X lm_logits = proj_out(outputs.last_hidden_state);
     X loss;
     if (batch.labels) loss = flat_cross_entropy(lm_logits, batch.labels, c_.vocab);
-    return {seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state), loss};
+    Value output = seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
+    return leave(nn::Outcome{std::move(output), loss}, decoder_input_ids, outputs.last_hidden_state);
   }
 
  private:
@@ -404,7 +404,7 @@ class WhisperForAudioClassification final : public WhisperNetwork {
     X logits = (*classifier)(pooled_output);
     X loss;
     if (batch.labels) loss = flat_cross_entropy(logits, batch.labels, num_labels(c_.file));
-    return {model_output({loss, logits}), loss};
+    return leave(nn::Outcome{model_output({loss, logits}), loss}, encoder_outputs, hidden_states, pooled_output);
   }
 
  private:
