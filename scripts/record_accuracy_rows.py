@@ -59,6 +59,11 @@ SETS = {
                r" task=causal-lm precision=amp-bf16|(biogpt|gpt_bigcode)-2layers task=causal-lm precision=fp16)",
         "condition": lambda case: True,
     },
+    "t5-and-whisper": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:(t5-small .*precision=fp16|mt5-2layers .*precision=fp32|umt5-2layers .*precision=amp-bf16|whisper-2layers .*precision=(amp-bf16|fp16))",
+        "condition": lambda case: True,
+    },
 }
 
 

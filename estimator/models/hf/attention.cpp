@@ -12,11 +12,11 @@ X repeat_kv(X hidden_states, I groups) {
 namespace {
 
 X position_bias_mask(const X& position_bias, const X& mask, bool causal, const X& query, const X& key) {
-  X biased;
+  X causal_mask, biased;
   if (!mask && causal) {
     X q = arange(query.size(2)).unsqueeze(1);
     X k = arange(key.size(2)).unsqueeze(0);
-    X causal_mask = aten("ge", {Tensor(q), Tensor(k)});
+    causal_mask = aten("ge", {Tensor(q), Tensor(k)});
     q.reset(), k.reset();
     causal_mask = causal_mask.view({1, 1, query.size(2), key.size(2)});
     biased = where(causal_mask, position_bias, -1e30);
@@ -27,7 +27,7 @@ X position_bias_mask(const X& position_bias, const X& mask, bool causal, const X
   } else {
     biased = position_bias.add(mask);
   }
-  return biased.contiguous();
+  return leave(biased.contiguous(), causal_mask, biased);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::pretraining, "pretraining"},
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
+                                                   {Task::audio_cls, "audio-cls"},
                                                    {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
 
@@ -62,6 +63,7 @@ std::optional<Task> task_of_class(const std::string& name) {
                                                               {"ForMultipleChoice", Task::multiple_choice},
                                                               {"ForConditionalGeneration", Task::seq2seq},
                                                               {"ForImageClassification", Task::image_cls},
+                                                              {"ForAudioClassification", Task::audio_cls},
                                                               {"EncoderModel", Task::text_encoding},
                                                               {"Model", Task::base}};
   for (auto& [ending, task] : kEndings)

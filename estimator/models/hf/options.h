@@ -19,6 +19,7 @@ enum class Task {
   pretraining,
   seq2seq,
   image_cls,
+  audio_cls,
   text_encoding,
   base
 };

@@ -186,8 +186,12 @@ class T5Attention final : public Base {
       relative_position = minimum(relative_position, aten("zeros_like", {Tensor(relative_position)})).neg();
     }
     X is_small = aten("lt", {Tensor(relative_position), I{1}});
-    X relative_position_if_large =
-        aten("log", {Tensor(relative_position.to_float().div(I{1}))}).div(1.0).mul(I{1}).to(DType::int64).add(I{1});
+    X log_ratio = ops::log(relative_position.to_float().div(I{1}));
+    log_ratio = std::move(log_ratio).div(1.0);
+    log_ratio = std::move(log_ratio).mul(I{1});
+    X relative_position_if_large = log_ratio.to(DType::int64);
+    if (shares_bias_) log_ratio.reset();  // umt5 names it
+    relative_position_if_large = std::move(relative_position_if_large).add(I{1});
     relative_position_if_large = minimum(relative_position_if_large, aten("full_like", {Tensor(relative_position_if_large), I{1}}));
     X chosen = where(is_small, relative_position, relative_position_if_large);
     if (relative_buckets)
@@ -195,7 +199,7 @@ class T5Attention final : public Base {
     else
       relative_buckets = chosen.add(I{0});
     chosen.reset();
-    return leave(std::move(relative_buckets), relative_position, is_small, relative_position_if_large);
+    return leave(std::move(relative_buckets), relative_position, is_small, log_ratio, relative_position_if_large);
   }
   X compute_bias(I query_length, I key_length) {
     X context_position = arange(query_length).unsqueeze(1).add(I{0});
@@ -220,7 +224,7 @@ class T5Attention final : public Base {
 class LayerAttention final : public Base {
  public:
   LayerAttention(const T5Config& c, bool decoder, bool cross, bool has_bias, I layer)
-      : Base(c.prefix + (cross ? "LayerCrossAttention" : "LayerSelfAttention")) {
+      : Base(c.prefix + (cross ? "LayerCrossAttention" : "LayerSelfAttention")), keeps_attention_output_(cross || c.each_layer) {
     attention_ = register_module(cross ? "EncDecAttention" : "SelfAttention",
                                  std::make_shared<T5Attention>(c, decoder, has_bias, decoder && !cross, layer));
     layer_norm = register_module("layer_norm", make_t5_norm(c));
@@ -230,23 +234,32 @@ class LayerAttention final : public Base {
     Entered scope(*this);
     X normed_hidden_states = (*layer_norm)(hidden_states);
     Attended r = (*attention_)(normed_hidden_states, in);
-    r.hidden_states = hidden_states.add((*dropout)(r.hidden_states));
-    return r;
+    X output = hidden_states.add((*dropout)(r.hidden_states));
+    hidden_states.reset();
+    if (keeps_attention_output_) normed_hidden_states.reset();
+    r.hidden_states = std::move(output);
+    return leave(std::move(r), normed_hidden_states);
   }
 
  private:
+  bool keeps_attention_output_;  ///< its name is not bound to the sum
   std::shared_ptr<T5Attention> attention_;
   UnaryPtr layer_norm;
   Dropout* dropout;
 };
 
 /// Keeps the infinities of half precision out of what follows.
-X clamped(X hidden_states) {
-  if (hidden_states.dtype() != DType::float16) return hidden_states;
-  X clamp_value = aten("where", {Tensor(aten("any", {Tensor(aten("isinf", {Tensor(hidden_states)}))})), 64504.0, 65504.0});
+void clamp(X& hidden_states, X& clamp_value) {
+  if (hidden_states.dtype() != DType::float16) return;
+  X overflown = aten("isinf", {Tensor(hidden_states)});
+  overflown = aten("any", {Tensor(overflown)});
+  X limit = aten("where", {Tensor(overflown), 64504.0, 65504.0});
+  overflown.reset();
+  clamp_value = std::move(limit);
   X low = clamp_value.neg();
   X result = aten("clamp", {Tensor(hidden_states), Tensor(low), Tensor(clamp_value)});
-  return result;
+  low.reset();
+  hidden_states = std::move(result);
 }
 
 class T5Block final : public Base {
@@ -287,23 +300,23 @@ class T5Block final : public Base {
 
  private:
   State forward(State state, const Call& call) {
-    X hidden_states = std::move(state.hidden_states), position_bias, cross_bias, ignored;
+    X hidden_states = std::move(state.hidden_states), position_bias, cross_bias, ignored, clamp_value;
     auto take = [&](Attended r, X& bias) {
       hidden_states = std::move(r.hidden_states);
       bias = std::move(r.position_bias);
       ignored = std::move(r.weights);
     };
     take((*self_)(hidden_states, {call.mask, {}, state.position_bias, call.cache ? &call.cache->self_attention : nullptr}), position_bias);
-    hidden_states = clamped(hidden_states);
+    clamp(hidden_states, clamp_value);
     if (cross_ && call.encoder_hidden_states) {
       take(
           (*cross_)(hidden_states, {{}, call.encoder_hidden_states, state.cross_bias, call.cache ? &call.cache->cross_attention : nullptr}),
           cross_bias);
-      hidden_states = clamped(hidden_states);
+      clamp(hidden_states, clamp_value);
     }
     hidden_states = (*feed_forward_)(hidden_states);
-    hidden_states = clamped(hidden_states);
-    return {hidden_states, position_bias, cross_bias};
+    clamp(hidden_states, clamp_value);
+    return leave(State{hidden_states, position_bias, cross_bias}, ignored, clamp_value);
   }
 
   bool checkpoint_, reentrant_;
@@ -317,6 +330,7 @@ class T5Stack final : public Base {
       : Base(c.prefix + "Stack"),
         options_(c.options),
         decoder_(decoder),
+        mask_is_argument_(!c.each_layer),
         embed_tokens(child<Embedding>("embed_tokens", c.vocab, c.width)),
         block_(*this, "block", decoder ? c.decoder_layers : c.layers, [&](I i) { return std::make_shared<T5Block>(c, decoder, i); }),
         final_layer_norm(register_module("final_layer_norm", make_t5_norm(c))),
@@ -332,12 +346,13 @@ class T5Stack final : public Base {
     for (auto& layer : block_) state = (*layer)(state, {mask, encoder_hidden_states, cache});
     state.hidden_states = (*final_layer_norm)(state.hidden_states);
     state.hidden_states = dropout(state.hidden_states);
+    if (mask_is_argument_) mask.reset();
     return leave(std::move(state.hidden_states), inputs_embeds, mask, state.position_bias, state.cross_bias);
   }
 
  private:
   const Options options_;
-  bool decoder_;
+  bool decoder_, mask_is_argument_;  ///< the mask takes the name of an argument, which goes first
   Embedding& embed_tokens;
   Layers<T5Block> block_;
   UnaryPtr final_layer_norm;
@@ -409,7 +424,8 @@ class T5ForConditionalGeneration final : public T5Network {
     X lm_logits = (*lm_head)(sequence_output);
     X loss;
     if (batch.labels) loss = flat_cross_entropy(lm_logits, batch.labels, lm_logits.size(-1));
-    return {seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state), loss};
+    Value output = seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
+    return leave(nn::Outcome{std::move(output), loss}, decoder_input_ids, outputs.last_hidden_state, sequence_output);
   }
 
  private:
@@ -499,7 +515,9 @@ class T5ForSequenceClassification final : public T5Network {
     X logits = classification_head(sentence_representation);
     X loss;
     if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(c_.file));
-    return {seq2seq_output({loss, logits}, outputs.cache.get(), outputs.encoder_last_hidden_state), loss};
+    Value output = seq2seq_output({loss, logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
+    return leave(nn::Outcome{std::move(output), loss}, decoder_input_ids, outputs.last_hidden_state, sequence_output, eos_mask, selected,
+                 sentence_representation);
   }
 
  private:
@@ -556,7 +574,8 @@ class T5ForQuestionAnswering final : public T5Network {
       X end_loss = ops::cross_entropy_loss(end_logits, end_positions, Tensor(), 1, ignored_index, 0.0);
       total_loss = start_loss.add(end_loss).div(I{2});
     }
-    return {seq2seq_output({total_loss, start_logits, end_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state), total_loss};
+    Value output = seq2seq_output({total_loss, start_logits, end_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
+    return leave(nn::Outcome{std::move(output), total_loss}, decoder_input_ids, outputs.last_hidden_state, logits);
   }
 
  private:
