@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <span>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -102,6 +103,10 @@ const std::map<std::string, Builtin, std::less<>>& builtins() {
          return x.on_host() ? Value(x) : call_op("aten::clone", {x}, {});
        }},
       {"aten.detach_.default", [](const Values& a) -> Value { return tensor_at(a, 0); }},
+      {"aten.type_as.default",
+       [](const Values& a) -> Value {
+         return call_op("aten::to", {at(a, 0), Value(tensor_at(a, 1).dtype())}, {});
+       }},
       {"aten.requires_grad_.default", [](const Values& a) -> Value { return tensor_at(a, 0); }},
       {"operator.eq", [](const Values& a) { return compared(a, std::equal_to<>()); }},
       {"operator.ne", [](const Values& a) { return compared(a, std::not_equal_to<>()); }},
@@ -374,6 +379,28 @@ Value ExportedModule::unknown(const ExportedStep& step, const Values& arguments)
   std::size_t next = 0;
   for (int output : step.outputs) values.push_back(output >= 0 && next < made.size() ? Value(made[next++]) : Value(None{}));
   return make_tuple(std::move(values));
+}
+
+Outcome ExportedJointModel::forward(const Tensors& batch) {
+  Values arguments(batch.begin(), batch.end()), values;
+  {
+    NoGrad guard;
+    values = outputs_of(root->call(arguments));
+  }
+  if (values.size() < results + parameters.size()) throw Error("the program gives fewer values than its signature lists");
+  Outcome outcome;
+  auto gradients = std::make_shared<Tensors>();
+  for (std::size_t i = 0; i < parameters.size(); ++i) gradients->push_back(Unbox<Tensor>::from(values[results + i]));
+  values.resize(results);
+  outcome.loss = Unbox<Tensor>::from(values.at(loss));
+  auto fn = node("JointBackward", std::span<const Tensor>(parameters), {}, [gradients](Backward& w, const Tensors&) {
+    for (std::size_t i = 0; i < w.out.size(); ++i)
+      if (w.needs(int(i))) w.out[i] = std::move((*gradients)[i]);
+    gradients->clear();
+  });
+  if (fn) fn.outputs({outcome.loss});
+  outcome.out = results == 1 ? values[0] : make_tuple(std::move(values));
+  return outcome;
 }
 
 Value ExportedLinear::hooked(const Values& arguments, Value result) {

@@ -10,6 +10,7 @@
 
 #include "nn/adapter.h"
 #include "nn/graph.h"
+#include "nn/model.h"
 #include "nn/module.h"
 #include "nn/moved.h"
 #include "ops/op.h"
@@ -121,6 +122,17 @@ class ExportedEmbedding final : public ExportedModule, public InputEmbedding {
 
  protected:
   Value hooked(const Values& arguments, Value result) override;
+};
+
+/// A program that holds its own backward pass: one call gives the results and then the gradients of parameters, which the loss's node hands
+/// over.
+class ExportedJointModel final : public Model {
+ public:
+  Outcome forward(const Tensors& batch) override;
+  bool computes_loss() const override { return true; }
+
+  std::size_t results = 1, loss = 0;  ///< how many values come before the gradients, and which of them is the loss
+  Tensors parameters;                 ///< whose gradients these are; none in inference
 };
 
 /// Whether a target that is no aten op is known: sizes, assertions and arithmetic of exported programs.

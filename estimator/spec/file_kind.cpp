@@ -25,7 +25,7 @@ Error of_zip(const std::string& path) {
     return Error("this is a TorchScript archive, which memest does not read without its LibTorch plugin", kExport);
   if (has(zip, "data.pkl"))
     return Error("this is a checkpoint of torch.save: it holds weights and no model",
-                 std::string("give memest the model that they belong to: ") + kExport);
+                 std::string("--mode infer tells what loading them takes; for more give memest the model: ") + kExport);
   if (has(zip, "model.json")) return Error("this is a TorchScript archive of a release before 1.3, which memest does not read", kExport);
   return Error("this zip holds no model that memest knows", kExport);
 }
@@ -56,10 +56,12 @@ Error not_a_model(const std::string& path, const std::string& head) {
       return Error("this is an HTML page, not a model: the download gave a page instead of the file");
     if (start.starts_with("<?xml") || start.starts_with("<")) return Error("this is XML or HTML, not a model");
   }
-  if (h.starts_with("GGUF")) return Error("this is a GGUF file: it holds weights and no model", kExport);
+  if (h.starts_with("GGUF"))
+    return Error("this is a GGUF file: it holds weights and no model",
+                 std::string("--mode infer tells what loading it takes; for more give memest the model: ") + kExport);
   if (h.size() > 9 && h[8] == '{' && h.substr(4, 4) == std::string_view("\0\0\0\0", 4))
     return Error("this is a safetensors file: it holds weights and no model",
-                 std::string("give memest the config.json beside it; ") + kExport);
+                 std::string("--mode infer tells what loading it takes; for more give memest the config.json beside it; ") + kExport);
   if (h.starts_with("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"))
     return Error("this is a checkpoint of torch.save before 1.6: it holds weights and no model", kExport);
   if (h.starts_with("\x80") && h.size() > 1 && h[1] >= 2 && h[1] <= 5) return Error("this is a Python pickle, not a model", kExport);

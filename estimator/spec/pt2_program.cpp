@@ -108,7 +108,13 @@ std::vector<std::string> identifiers(const std::string& expression) { return nn:
 class Builder {
  public:
   Builder(const Program& program, const Payloads& payloads, const ReadOptions& options)
-      : p_(program), payloads_(payloads), options_(options), model_(std::make_unique<nn::Model>()), flat_(options.graph_lifetimes) {}
+      : p_(program), payloads_(payloads), options_(options), flat_(options.graph_lifetimes) {
+    joint_ = std::any_of(p_.outputs.begin(), p_.outputs.end(), [](auto& o) { return o.kind == OutputSpec::Kind::parameter_gradient; });
+    if (joint_)
+      model_ = std::make_unique<nn::ExportedJointModel>();
+    else
+      model_ = std::make_unique<nn::Model>();
+  }
 
   std::unique_ptr<nn::Model> build() {
     if (p_.inputs.size() != p_.graph.inputs.size())
@@ -431,6 +437,13 @@ class Builder {
            "the program was decomposed to core ATen ops (run_decompositions): its ops, what they save and what they allocate are "
            "those of another program than the module's own",
            "", "save what torch.export.export returns"});
+    if (joint_)
+      diagnostics.add({Severity::warning, "joint-program",
+                       options_.training
+                           ? "the program holds its own backward pass: it runs as one call in the forward phase, and the backward phase "
+                             "takes its gradients"
+                           : "the program holds its own backward pass, which is left out",
+                       "", "for eager training export the module alone"});
     if (p_.major == 8 && p_.minor > kNewestMinor)
       diagnostics.add(
           {Severity::warning, "new-schema",
@@ -598,9 +611,25 @@ class Builder {
     std::unordered_map<int, int> made, used;       ///< of a value: the node that makes it, the last one that reads it
   };
 
+  /// Drops the nodes that none of the results comes of.
+  void prune(std::vector<Flat>& nodes, const std::vector<Argument>& results) const {
+    std::set<int> needed;
+    for (auto& result : results) visit(resolved(result), [&](int value) { needed.insert(value); });
+    std::vector<Flat> kept;
+    for (std::size_t i = nodes.size(); i-- > 0;) {
+      const Node* n = nodes[i].node;
+      if (n && std::none_of(n->outputs.begin(), n->outputs.end(), [&](int value) { return needed.contains(value); })) continue;
+      if (n)
+        for (auto& input : n->inputs) visit(resolved(input.arg), [&](int value) { needed.insert(value); });
+      kept.push_back(nodes[i]);
+    }
+    nodes.assign(kept.rbegin(), kept.rend());
+  }
+
   List listed(const Graph& graph, const std::vector<Argument>& results, int depth) {
     List list;
     flatten(graph, list.nodes, depth);
+    if (joint_ && !options_.training) prune(list.nodes, results);
     for (auto& input : graph.inputs)
       if (input.kind == Argument::Kind::value) list.made[input.value] = -1;
     list.arguments.resize(list.nodes.size());
@@ -631,7 +660,7 @@ class Builder {
     for (auto& spec : p_.inputs) fixed_input(spec);
     std::vector<Argument> results;
     for (auto& spec : p_.outputs) {
-      if (spec.kind == OutputSpec::Kind::token) continue;
+      if (spec.kind == OutputSpec::Kind::token || (forward_only() && !is_result(spec))) continue;
       // self.buffer = value: bound where the value is made, by the module's own code
       const bool state = spec.kind == OutputSpec::Kind::buffer || spec.kind == OutputSpec::Kind::parameter;
       if (state && !flat_ && !p_.decomposed && spec.arg.kind == Argument::Kind::value)
@@ -642,14 +671,26 @@ class Builder {
     find_assignments();
     List list = listed(p_.graph, results, 0);
     std::vector<Argument> outputs;
-    for (auto& spec : p_.outputs)
-      if (spec.kind == OutputSpec::Kind::user || spec.kind == OutputSpec::Kind::loss) outputs.push_back(resolved(spec.arg));
+    auto* joint = dynamic_cast<nn::ExportedJointModel*>(model_.get());
+    for (auto& spec : p_.outputs) {
+      if (!is_result(spec)) continue;
+      if (joint && spec.kind == OutputSpec::Kind::loss) joint->loss = outputs.size();
+      outputs.push_back(resolved(spec.arg));
+    }
+    if (joint) joint->results = outputs.size();
+    if (joint && options_.training)
+      for (auto& spec : p_.outputs) {
+        if (spec.kind != OutputSpec::Kind::parameter_gradient) continue;
+        joint->parameters.push_back(states_.at(target_of(spec).value));
+        outputs.push_back(resolved(spec.arg));
+      }
     auto frame = std::make_shared<ExportedFrame>();
     FrameBuilder builder(*this, list, *frame, *root_, 0);
     builder.inputs(user_tensors());
     builder.nodes(0, list.nodes.size());
     for (auto& spec : p_.outputs) {
       using Kind = OutputSpec::Kind;
+      if (forward_only()) break;
       if ((spec.kind == Kind::buffer || spec.kind == Kind::parameter || spec.kind == Kind::user_input) &&
           !rebound_.contains(spec.arg.value))
         builder.mutation(target_of(spec), resolved(spec.arg));
@@ -657,6 +698,10 @@ class Builder {
     builder.finish(outputs);
     root_->add_frame(std::move(frame));
   }
+
+  static bool is_result(const OutputSpec& spec) { return spec.kind == OutputSpec::Kind::user || spec.kind == OutputSpec::Kind::loss; }
+  /// Inference of a joint program leaves out its backward pass.
+  bool forward_only() const { return joint_ && !options_.training; }
 
   /// 2.12 and later write self.buffer = value as a copy at the program's end, which no line of the module asks for: its name tells.
   void find_assignments() {
@@ -1143,6 +1188,7 @@ class Builder {
   const ReadOptions& options_;
   std::unique_ptr<nn::Model> model_;
   bool flat_;
+  bool joint_ = false;  ///< it holds its own backward pass
   std::string batch_symbol_;
   std::map<std::string, std::string> types_;  ///< of modules, by path
   std::shared_ptr<ExportedModule> root_;

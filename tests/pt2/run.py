@@ -71,6 +71,9 @@ def main():
         skipped += 1
     else:
         for row in json.loads((options.shared / "index.json").read_text())["fixtures"]:
+            if row["format"] in ("safetensors", "checkpoint") and row["kind"] == "state_dict":
+                code, message, found = estimate(options.memest, options.shared / row["file"], "--mode", "infer")
+                check(row["file"], [f"exit code {code}: {message}"] if code != 0 else counts(found, row["param_bytes"], row["buffer_bytes"], row["buffer_tensors"]))
             if row["format"] != "pt2":
                 continue
             for mode in ("infer", "train"):

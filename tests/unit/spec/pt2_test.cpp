@@ -9,7 +9,9 @@
 #include "spec/json_stream.h"
 #include "spec/pickle.h"
 #include "spec/pt2_schema.h"
+#include "spec/reader.h"
 #include "spec/zip_file.h"
+#include "unit/fake/fixture.h"
 
 using namespace memest;
 using namespace memest::spec;
@@ -202,4 +204,35 @@ TEST_CASE("tensors of a checkpoint") {
   CHECK_THROWS_AS(saved_tensors("\x80\x02X\xff\xff\xff\x7f"
                                 "abc."),
                   Error);
+}
+
+TEST_CASE("weights without a model") {
+  TestRun run;
+  spec::ReadOptions options;
+  auto safetensors = [](const std::string& header, std::size_t data) {
+    std::string out;
+    little(out, header.size(), 8);
+    return out + header + std::string(data, 'x');
+  };
+  const std::string header =
+      R"({"a.weight":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},"n":{"dtype":"I64","shape":[],"data_offsets":[12,20]}})";
+  File good(safetensors(header, 20)), cut(safetensors(header, 19));
+  CHECK_THROWS_AS(read_model(good.path(), options), Error);  // it cannot be trained
+  options.training = false;
+  auto model = read_model(good.path(), options);
+  REQUIRE(model->root->named_parameters().size() == 1);
+  CHECK(model->root->named_parameters()[0].first == "a.weight");
+  CHECK(model->root->named_parameters()[0].second.dtype() == DType::bfloat16);
+  CHECK(model->root->named_buffers().size() == 1);
+  CHECK_THROWS_AS(read_model(cut.path(), options), Error);
+
+  std::string gguf = "GGUF";
+  little(gguf, 3, 4), little(gguf, 1, 8), little(gguf, 1, 8);
+  little(gguf, 3, 8), gguf += "key", little(gguf, 9, 4), little(gguf, 4, 4), little(gguf, 2, 8), little(gguf, 7, 8);  // two uint32
+  little(gguf, 1, 8), gguf += "w", little(gguf, 2, 4), little(gguf, 64, 8), little(gguf, 2, 8), little(gguf, 2, 4), little(gguf, 0, 8);
+  File packed(gguf + std::string(200, 'x'));
+  model = read_model(packed.path(), options);
+  REQUIRE(model->root->parameters().size() == 1);
+  CHECK(model->root->parameters()[0].numel() == 4 * 18);  // Q4_0: 18 bytes for 32 weights
+  CHECK_THROWS_AS(read_model(File(gguf.substr(0, 30)).path(), options), Error);
 }
