@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.generation import utils
 
-SPECS = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "specs"
+CONFIG_FILES = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "configs"
 memory = torch.cuda.memory
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
@@ -77,11 +77,11 @@ def run(name, batch, seq, new_tokens, precision, attention):
         torch.Tensor.__bool__ = truth
     phases.end("decode")
     assert sequences.shape == (batch, seq + new_tokens)
-    spec = f"generation-{name}-config.json"
-    (SPECS / spec).write_text(json.dumps(CONFIGS[name], indent=1) + "\n")
+    spec = f"generation-{name}.json"
+    (CONFIG_FILES / spec).write_text(json.dumps(CONFIGS[name], indent=1) + "\n")
     size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
     return {"set": "generation", "id": f"generation: {name} batch={batch} seq={seq} new_tokens={new_tokens} precision={precision} attention={attention}",
-            "arguments": [f"specs/{spec}", "--batch", str(batch), "--seq", str(seq), "--mode", "infer", "--precision", precision, "--attn", attention,
+            "arguments": [f"configs/{spec}", "--batch", str(batch), "--seq", str(seq), "--mode", "infer", "--precision", precision, "--attn", attention,
                           "--new-tokens", str(new_tokens), "--gpu", "a100-80gb", "--torch-version", "2.15"],
             "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": 0, "optimizer_state_bytes": 0},
             "phases": phases.rows, "reserved": phases.reserved}

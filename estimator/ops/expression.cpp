@@ -217,7 +217,7 @@ Lazy where(const Lazy& condition, const Scalar& number, const Lazy& b) {
 Lazy pow(const Scalar& base, const Lazy& exponent) {
   return {"aten::pow", {exponent}, [base](auto in) {
             Tensor result = elementwise({in[0]}, promoted(in[0], base));
-            empty({}, base.dtype() == DType::int64 ? DType::int64 : DType::float64);
+            if (base.to_double() != 1) empty({}, base.dtype() == DType::int64 ? DType::int64 : DType::float64);  // for pow_out
             return result;
           }};
 }

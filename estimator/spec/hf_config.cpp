@@ -241,6 +241,7 @@ class HfConfig final : public Reader {
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
     if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
     o.logits_to_keep = options.logits_to_keep;
+    if (options.generates) o.packed = false;  // the positions of one prompt
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });

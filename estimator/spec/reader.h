@@ -28,7 +28,7 @@ struct ReadOptions {
   std::optional<bool> use_cache;   ///< --use-cache
   bool training = true;            ///< labels are given and the model computes its loss
   bool checkpoint = false, reentrant = false;
-  bool generates = false;                    ///< --new-tokens: the prompt comes with its attention mask
+  bool generates = false;                      ///< --new-tokens: the prompt comes with its attention mask
   std::optional<std::int64_t> logits_to_keep;  ///< --logits last: 1
 };
 

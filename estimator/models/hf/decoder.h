@@ -162,7 +162,7 @@ struct DecoderForm {
     sliding_if_set,  ///< create_sliding_window_causal_mask where config.sliding_window is set (mistral)
     by_layer_type    ///< one for each kind in layer_types (qwen2)
   } masks = Masks::causal;
-  bool both_masks = false;  ///< by_layer_type: the sliding one is made whether or not a layer slides (gemma2)
+  bool both_masks = false;       ///< by_layer_type: the sliding one is made whether or not a layer slides (gemma2)
   bool only_used_masks = false;  ///< by_layer_type: none for a kind that no layer has (mellum)
   /// Replaces nn.Embedding; its parameter is called weight.
   std::function<UnaryPtr(const DecoderConfig& c)> embedding = {};
@@ -179,7 +179,7 @@ struct DecoderForm {
   const char* token_classifier_name = "score";  ///< of PREFIXForTokenClassification
   bool head_bias = false;
   X (*token_classification_loss)(X logits, X labels, I num_labels) = nullptr;  ///< the generic one unless given
-  std::function<I(const DecoderConfig& c)> head_width = {};  ///< of what the heads get, where it is not hidden
+  std::function<I(const DecoderConfig& c)> head_width = {};                    ///< of what the heads get, where it is not hidden
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
   /// The routers' loss from their logits: times router_aux_loss_coef it is added to that of the labels.

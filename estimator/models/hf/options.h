@@ -38,7 +38,7 @@ struct Options {
   bool reentrant = false;
   /// Without a mask and a cache, transformers looks for packed sequences in the values of position_ids (masking_utils.py
   /// find_packed_sequence_indices), and a packed batch materialises its mask. Values are not known here.
-  bool packed = false;
+  bool packed = true;
   /// A model that makes a mask of ones itself reads it back to see that it masks nothing (masking_utils.py fast_all). Values are not known
   /// here: the mask is kept.
   bool padded = true;
