@@ -21,6 +21,7 @@ COMMON = [
     ("autocast to bf16", "--amp bf16"),
     ("autocast to fp16 with GradScaler", "--amp fp16"),
     ("everything in bf16", "--precision bf16"),
+    ("everything in bf16, float32 master weights as DeepSpeed keeps them", "--precision bf16 --master-weights deepspeed"),
     ("gradients freed before the forward (`zero_grad` at the end of the step)", "--zero-grad-at end"),
     ("gradients zeroed instead of freed", "--zero-grad zero"),
     ("output's name deleted before backward", "--keep-output no"),
@@ -44,7 +45,11 @@ MODELS = [
     ("resnet50", "images of 224 × 224", {"batch": 64, "half": 32, "blocks": "layer*.*", "kept": "convolution",
                                          "freeze": "--freeze 'conv*' --freeze 'bn*' --freeze 'layer*'"}),
     ("vit_b_16", "a transformer encoder of 12 layers on 197 patches", {"batch": 64, "half": 32, "blocks": "encoder.layers.*", "kept": "matmul",
-                                                                       "freeze": "--freeze 'encoder*' --freeze 'conv_proj*' --freeze class_token"}),
+                                                                       "freeze": "--freeze 'encoder*' --freeze 'conv_proj*' --freeze class_token",
+                                                                       "more": [
+                                                                           ("LoRA on the linear layers, the rest in bf16", "--precision bf16 --lora r=8,targets=all-linear"),
+                                                                           ("the same over NF4 weights", "--precision bf16 --quant nf4 --lora r=8,targets=all-linear"),
+                                                                       ]}),
 ]
 CATEGORIES = [("weights", ["parameter", "buffer"]), ("gradients", ["gradient"]), ("optimizer", ["optimizer_state", "grad_scaler"]),
               ("activations", ["activation", "autocast_cache"])]
@@ -96,7 +101,7 @@ def page(program):
         lines += [f"## {model}, batch {names['batch']} ({what})", "",
                   "| | options | peak | reserved | weights | gradients | optimizer | activations | other | TFLOP |",
                   "|---|---|--:|--:|--:|--:|--:|--:|--:|---|"]
-        for text, options in COMMON:
+        for text, options in COMMON + names.get("more", []):
             options = options.format(**names)
             given = options if "--batch" in options else f"--batch {names['batch']} {options}"
             lines.append(row(text.format(**names), options, run(program, model, given)))

@@ -125,9 +125,10 @@ hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Js
     const std::string name = file["architectures"][0].get<std::string>();
     for (auto& c : family.classes)
       if (name == c.class_name) return c.task;
-    const auto task = hf::task_of_class(name);
-    const auto built = std::find_if(family.classes.begin(), family.classes.end(), [&](auto& c) { return !task || c.task == *task; });
-    const auto& taken = built == family.classes.end() ? family.classes[0] : *built;
+    // A class of somebody's own code ("DFlashDraftModel") tells nothing by its ending: Auto takes the family's first.
+    const hf::Task task = hf::task_of_class(name).value_or(hf::Task::base);
+    const auto built = std::find_if(family.classes.begin(), family.classes.end(), [&](auto& c) { return c.task == task; });
+    const auto& taken = task == hf::Task::base || built == family.classes.end() ? family.classes[0] : *built;
     runtime().diagnostics.add(
         {Diagnostic::Severity::warning, "other-class",
          fmt::format("the file names {}, which memest does not build: taken as {}, whose head may have other parameters",
