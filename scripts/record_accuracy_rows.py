@@ -31,6 +31,11 @@ SETS = {
         "condition": lambda case: plain_optimizer(case) and not case.get("checkpoint") and not case.get("channels_last"),
         "lists": {"for_each_model": 2, "most_events": 3000},
     },
+    "experts": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:(mixtral batch=2 seq=64 .*precision=(amp-bf16|fp32) .*experts=grouped_mm|qwen3-moe batch=2 .*precision=bf16 .*experts=grouped_mm device=h100|deepseek-v3-ipex )",
+        "condition": lambda case: True,
+    },
     "encoder-decoders": {
         "file": "vgpu.jsonl",
         "ids": r"^hf:((bart|plbart)-2layers task=seq2seq precision=(fp16|amp-bf16)|mbart-2layers task=masked-lm precision=fp32|mvp-2layers task=causal-lm"

@@ -25,10 +25,11 @@ void products_of_groups(bool groups_hold_rows_then) {
     return;
   }
   if (runtime().settings.kernel_scratch())
-    runtime().diagnostics.add({Diagnostic::Severity::note, "data-dependent",
-                               "which groups of a grouped matrix product have rows depends on values, which memest does not have: the cuBLAS "
-                               "workspace that their products take one after the other is not counted",
-                               "", ""});
+    runtime().diagnostics.add(
+        {Diagnostic::Severity::note, "data-dependent",
+         "which groups of a grouped matrix product have rows depends on values, which memest does not have: the cuBLAS "
+         "workspace that their products take one after the other is not counted",
+         "", ""});
 }
 
 /// check_valid_strides_and_return_transposed: one stride of 1, the other a multiple of 16 bytes.
@@ -43,8 +44,9 @@ void check_strides(const char* which, T x) {
     other = s[last - 1];
   if (other < 0) throw Error(std::string("_grouped_mm: invalid strides of ") + which + ", " + describe(x));
   if (other % alignment != 0)
-    throw Error(std::string("_grouped_mm: strides should be multiple of 16 bytes, found ") + which + " " + describe(x),
-                "widths of experts must be multiples of " + std::to_string(alignment) + " for this type; --experts batched_mm has no such limit");
+    throw Error(
+        std::string("_grouped_mm: strides should be multiple of 16 bytes, found ") + which + " " + describe(x),
+        "widths of experts must be multiples of " + std::to_string(alignment) + " for this type; --experts batched_mm has no such limit");
 }
 void check(T a, T b, T offs) {
   for (const Tensor& x : {a, b}) {
@@ -56,7 +58,8 @@ void check(T a, T b, T offs) {
   if ((a.dim() != 2 || b.dim() != 2) && a.sizes().back() != b.sizes()[-2])
     throw Error("_grouped_mm: contraction dimension of " + describe(a) + " and " + describe(b) + " must match");
   if (bool(offs) != (a.dim() == 2 || b.dim() == 2)) throw Error("_grouped_mm: offsets are for 2d matrices, and have to be given for them");
-  if (offs && (offs.dim() != 1 || offs.dtype() != DType::int32)) throw Error("_grouped_mm: offsets are a 1-D int32 tensor, found " + describe(offs));
+  if (offs && (offs.dim() != 1 || offs.dtype() != DType::int32))
+    throw Error("_grouped_mm: offsets are a 1-D int32 tensor, found " + describe(offs));
   check_strides("the first matrix", a);
   check_strides("the second matrix", b);
 }

@@ -39,8 +39,7 @@ UnaryPtr grouped_block(const DecoderConfig& c, const std::string& prefix, GroupR
   const MoeSizes sizes(c, kRouted);
   auto experts = make_experts(c, prefix + "Experts", sizes);
   auto gate = make_group_router(c, prefix + "TopkRouter", sizes, router);
-  return make_moe_block(c, {.kind = MoeBlockForm::Kind::deepseek, .type = prefix + "MoE"}, gate, experts,
-                        shared_experts(c, prefix, sizes));
+  return make_moe_block(c, {.kind = MoeBlockForm::Kind::deepseek, .type = prefix + "MoE"}, gate, experts, shared_experts(c, prefix, sizes));
 }
 
 NetworkPtr deepseek_v3(const Config& config, const Options& o) {
@@ -94,7 +93,8 @@ const Family axk1_family{{"axk1"}, decoder_classes("AXK1", axk1)};
 
 NetworkPtr mistral4(const Config& config, const Options& o) {
   DecoderForm f = latent_form("Mistral4", {.query_scale = true}, [](const DecoderConfig& c, I i) {
-    constexpr GroupRouter router{.scores = GroupRouter::Scores::softmax, .fp32_weight = false, .cast_to_fp32 = false, .correction_bias = false};
+    constexpr GroupRouter router{
+        .scores = GroupRouter::Scores::softmax, .fp32_weight = false, .cast_to_fp32 = false, .correction_bias = false};
     return after_dense_layers(c, i) ? grouped_block(c, "Mistral4", router) : dense(c, "Mistral4");
   });
   return make_decoder(with_mla_head_dim(config), o, std::move(f));

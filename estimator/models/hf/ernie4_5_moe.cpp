@@ -102,9 +102,9 @@ NetworkPtr ernie4_5_moe(const Config& config, const Options& o) {
     auto experts = make_experts(c, "Ernie4_5_MoeExperts", sizes);
     const I shared = c.file.integer_or("moe_num_shared_experts", 2);
     UnaryPtr shared_experts = shared > 0 ? mlp(checked_mul(sizes.intermediate, shared)) : UnaryPtr();
-    return make_layer(c, form, attention,
-                      make_moe_block(c, {.kind = MoeBlockForm::Kind::ernie, .type = "Ernie4_5_MoeSparseMoeBlock"}, gate, experts,
-                                     shared_experts));
+    return make_layer(
+        c, form, attention,
+        make_moe_block(c, {.kind = MoeBlockForm::Kind::ernie, .type = "Ernie4_5_MoeSparseMoeBlock"}, gate, experts, shared_experts));
   };
   f.rotary = [](const DecoderConfig& c) {
     return std::make_shared<RotaryEmbedding>("Ernie4_5_MoeRotaryEmbedding", c.file, c.head_dim, RotaryEmbedding::Form{.cast = false});
@@ -113,8 +113,8 @@ NetworkPtr ernie4_5_moe(const Config& config, const Options& o) {
   f.aux_loss = load_balancing(kFields);
   return make_decoder(config, o, std::move(f));
 }
-const Family ernie4_5_moe_family{{"ernie4_5_moe"},
-                                 {{Task::causal_lm, "Ernie4_5_MoeForCausalLM", ernie4_5_moe}, {Task::base, "Ernie4_5_MoeModel", ernie4_5_moe}}};
+const Family ernie4_5_moe_family{
+    {"ernie4_5_moe"}, {{Task::causal_lm, "Ernie4_5_MoeForCausalLM", ernie4_5_moe}, {Task::base, "Ernie4_5_MoeModel", ernie4_5_moe}}};
 
 }  // namespace
 }  // namespace memest::hf

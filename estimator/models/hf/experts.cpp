@@ -158,9 +158,9 @@ X Experts::eager(const X& hidden_states, const X& top_k_index, const X& top_k_we
       current_hidden_states = (*act_fn_)(project(current_state, kUp, kUpBias));
     }
     current_hidden_states = project(current_hidden_states, kDown, kDownBias);
-    current_hidden_states = current_hidden_states.mul(
-        X(ops::index(top_k_weights.unsqueeze(2), Tensors{token_idx, top_k_pos})));
-    aten("index_add_", {Tensor(final_hidden_states), I{0}, Tensor(token_idx), Tensor(current_hidden_states.to(final_hidden_states.dtype()))});
+    current_hidden_states = current_hidden_states.mul(X(ops::index(top_k_weights.unsqueeze(2), Tensors{token_idx, top_k_pos})));
+    aten("index_add_",
+         {Tensor(final_hidden_states), I{0}, Tensor(token_idx), Tensor(current_hidden_states.to(final_hidden_states.dtype()))});
   }
   return final_hidden_states;
 }

@@ -10,10 +10,10 @@ struct ExpertsForm {
   std::string type;  ///< of the class: "MixtralExperts"
   I count = 0, hidden = 0, intermediate = 0;
   std::string act = "silu";
-  bool gated = true;       ///< gate_up_proj; else up_proj
+  bool gated = true;        ///< gate_up_proj; else up_proj
   bool transposed = false;  ///< [count, in, out]
   bool bias = false;
-  bool act_in_call = true;            ///< the activation is a module, act_fn
+  bool act_in_call = true;               ///< the activation is a module, act_fn
   X (*apply_gate)(X gate_up) = nullptr;  ///< _apply_gate of the class itself
 };
 

@@ -101,9 +101,8 @@ UnaryPtr qwen3_block(const DecoderConfig& c, const std::string& prefix) {
 NetworkPtr qwen3_moe(const Config& given, const Options& o) {
   Config config = given;
   if (!config.boolean_or("use_sliding_window", false)) config.set("sliding_window", {});
-  DecoderForm f = form_of("Qwen3Moe", qwen3_attention, [](const DecoderConfig& c, I i) {
-    return sparse(c, i) ? qwen3_block(c, "Qwen3Moe") : dense(c, "Qwen3MoeMLP");
-  });
+  DecoderForm f = form_of("Qwen3Moe", qwen3_attention,
+                          [](const DecoderConfig& c, I i) { return sparse(c, i) ? qwen3_block(c, "Qwen3Moe") : dense(c, "Qwen3MoeMLP"); });
   f.masks = DecoderForm::Masks::sliding_if_set;
   f.aux_loss = load_balancing();
   return make_decoder(config, o, std::move(f));
@@ -194,7 +193,8 @@ NetworkPtr flex_olmo(const Config& config, const Options& o) {
   f.aux_loss = load_balancing();
   return make_decoder(config, o, std::move(f));
 }
-const Family flex_olmo_family{{"flex_olmo"}, {{Task::causal_lm, "FlexOlmoForCausalLM", flex_olmo}, {Task::base, "FlexOlmoModel", flex_olmo}}};
+const Family flex_olmo_family{{"flex_olmo"},
+                              {{Task::causal_lm, "FlexOlmoForCausalLM", flex_olmo}, {Task::base, "FlexOlmoModel", flex_olmo}}};
 
 }  // namespace
 }  // namespace memest::hf

@@ -16,20 +16,18 @@ MoeSizes::MoeSizes(const DecoderConfig& c, const MoeFields& fields)
 }
 
 std::shared_ptr<Experts> make_experts(const DecoderConfig& c, std::string type, const MoeSizes& sizes) {
-  return std::make_shared<Experts>(ExpertsForm{.type = std::move(type),
-                                               .count = sizes.experts,
-                                               .hidden = sizes.hidden,
-                                               .intermediate = sizes.intermediate,
-                                               .act = c.act},
-                                   c.options);
+  return std::make_shared<Experts>(
+      ExpertsForm{
+          .type = std::move(type), .count = sizes.experts, .hidden = sizes.hidden, .intermediate = sizes.intermediate, .act = c.act},
+      c.options);
 }
 
 bool sparse_by_type(const DecoderConfig& c, I layer, bool (*otherwise)(I)) {
   if (!c.file.has("mlp_layer_types")) return otherwise(layer);
   const auto types = c.file.texts("mlp_layer_types");
   if (I(types.size()) != c.layers)
-    throw c.file.error("mlp_layer_types", "expected " + std::to_string(c.layers) + " entries, one for each layer, found " +
-                                              std::to_string(types.size()));
+    throw c.file.error("mlp_layer_types",
+                       "expected " + std::to_string(c.layers) + " entries, one for each layer, found " + std::to_string(types.size()));
   const std::string& type = types[std::size_t(layer)];
   if (type != "sparse" && type != "dense")
     throw c.file.error("mlp_layer_types", "expected 'sparse' or 'dense', found '" + type.substr(0, 60) + "'");
@@ -250,8 +248,8 @@ X load_balancing_loss(const std::vector<X>& gate_logits, I num_experts, I top_k)
   for (auto& layer_gate : gate_logits) {
     routing_weights = layer_gate.softmax(-1);
     std::tie(unused, selected_experts) = topk(routing_weights, top_k);
-    tokens_per_expert_sum = tokens_per_expert_sum.add(
-        aten("histc", {Tensor(selected_experts.reshape({-1}).to(DType::int32)), num_experts, I{0}, num_experts}));
+    tokens_per_expert_sum =
+        tokens_per_expert_sum.add(aten("histc", {Tensor(selected_experts.reshape({-1}).to(DType::int32)), num_experts, I{0}, num_experts}));
     router_prob_sum = router_prob_sum.add(routing_weights.to_float().sum(0));
   }
   X tokens_per_expert = tokens_per_expert_sum.div(1.0);

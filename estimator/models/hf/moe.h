@@ -59,7 +59,7 @@ struct GroupRouter {
   enum class Scores { sigmoid, softmax } scores = Scores::sigmoid;
   bool fp32_weight = true;  ///< the weight is of fp32 whatever the model is
   bool cast_to_fp32 = true;
-  bool correction_bias = true;  ///< e_score_correction_bias
+  bool correction_bias = true;   ///< e_score_correction_bias
   bool optional_groups = false;  ///< only where n_group > 1
 };
 RouterPtr make_group_router(const DecoderConfig& c, std::string type, const MoeSizes& sizes, GroupRouter form);
@@ -69,12 +69,12 @@ std::shared_ptr<Experts> make_experts(const DecoderConfig& c, std::string type, 
 /// The order in which a block registers its parts and joins them.
 struct MoeBlockForm {
   enum class Kind {
-    mixtral,    ///< gate, experts; `hidden_states` is rebound
-    olmoe,      ///< gate, experts; a name for the result
-    qwen3,      ///< experts, gate; a name for the tokens
-    deepseek,   ///< experts, gate, shared_experts; the shared expert after the others
-    qwen2,      ///< gate, experts, shared_expert, shared_expert_gate
-    ernie,      ///< gate, experts, shared_experts; the shared expert first
+    mixtral,   ///< gate, experts; `hidden_states` is rebound
+    olmoe,     ///< gate, experts; a name for the result
+    qwen3,     ///< experts, gate; a name for the tokens
+    deepseek,  ///< experts, gate, shared_experts; the shared expert after the others
+    qwen2,     ///< gate, experts, shared_expert, shared_expert_gate
+    ernie,     ///< gate, experts, shared_experts; the shared expert first
   } kind = Kind::mixtral;
   std::string type;
   const char* gate = "gate";
