@@ -232,7 +232,7 @@ Command add_estimate(CLI::App& app) {
       ->allow_extra_args(false);
   sub->add_option("--task", o.task,
                   "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
-                  "seq2seq, image-cls, audio-cls, text-encoding, base; the class that the file names by default")
+                  "seq2seq, image-cls, audio-cls, ctc, text-encoding, base; the class that the file names by default")
       ->group(model);
   sub->add_option("--attn", o.attention,
                   "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "

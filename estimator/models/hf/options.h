@@ -20,6 +20,7 @@ enum class Task {
   seq2seq,
   image_cls,
   audio_cls,
+  ctc,
   text_encoding,
   base
 };
