@@ -241,7 +241,10 @@ class XLNetNetwork final : public Network {
     if (task == Task::causal_lm) output = output.whole_slices(3);
     if (summary_) output = (*summary_)(output);
     X logits = (*head)(output);
-    if (task == Task::question_answering) return answer_questions(logits, batch);
+    if (task == Task::question_answering) {
+      nn::Outcome answers = answer_questions(logits, batch);
+      return {make_list({answers.out, with_mems({}, outputs.mems)}), answers.loss};
+    }
     if (choice) logits = logits.view({-1, batch.input.size(1)});
     X loss;
     if (batch.labels) {
