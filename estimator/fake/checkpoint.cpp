@@ -151,9 +151,16 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
     NoGrad guard;
     return region(inputs);
   }
+  auto sizes = std::make_shared<std::vector<Dims>>();  // of the outputs
   auto n = node("CheckpointFunctionBackward", std::span<const Tensor>(inputs), std::span<const Tensor>(inputs),
-                [region, autocast = AutocastModes()](Backward& w, const Tensors& saved) {
-                  Tensors detached_inputs, outputs;
+                [region, sizes, autocast = AutocastModes()](Backward& w, const Tensors& saved) {
+                  Tensors gradients, detached_inputs, outputs;
+                  Tensor given;  // python_function.cpp PyNode::apply makes zeros of the gradients that are undefined
+                  for (std::size_t i = 0; i < sizes->size(); ++i)
+                    if (w.grad[i]) given = w.grad[i];
+                  for (std::size_t i = 0; i < sizes->size(); ++i)
+                    gradients.push_back(w.grad[i] ? w.grad[i] : engine_ops.new_zeros(given, (*sizes)[i]));
+                  given.reset();
                   for (std::size_t i = 0; i < saved.size(); ++i) {
                     detached_inputs.push_back(saved[i] ? detached(saved[i]) : Tensor());
                     if (w.needs(int(i))) detached_inputs.back()->requires_grad = true;
@@ -164,16 +171,24 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
                     Scoped<bool> recomputing(runtime().recomputing, true);
                     outputs = region(detached_inputs);
                   }
-                  for (std::size_t i = 0; i < outputs.size(); ++i)
-                    if (outputs[i].requires_grad() && w.grad[i]) backward(outputs[i], w.grad[i]);
+                  Tensors roots, of_roots;
+                  for (std::size_t i = 0; i < outputs.size(); ++i) {
+                    if (!outputs[i].requires_grad()) continue;
+                    roots.push_back(outputs[i]);
+                    of_roots.push_back(gradients[i]);
+                  }
+                  if (!roots.empty()) backward(roots, of_roots);
                   for (std::size_t i = 0; i < saved.size(); ++i)
                     if (w.needs(int(i))) w.out[i] = detached_inputs[i]->grad;
+                  // CPython drops a tuple's items from its end
+                  while (!detached_inputs.empty()) detached_inputs.pop_back();
                 });
   Tensors outputs;
   {
     NoGrad guard;
     outputs = region(inputs);
   }
+  for (auto& output : outputs) sizes->push_back(output.sizes());
   n.outputs(std::span<const Tensor>(outputs));
   return outputs;
 }

@@ -41,3 +41,19 @@ TEST_CASE("both kinds give the gradient of the region's input") {
     CHECK(w->grad.sizes() == Dims{64});
   }
 }
+
+TEST_CASE("a reentrant region's outputs run back together, an unused one with zeros") {
+  for (bool both : {false, true}) {
+    TestRun run;
+    Tensor w = leaf({64});
+    Region two = [](const Tensors& inputs) {
+      Tensor shared = ops::mul(inputs[0], inputs[0]);
+      return Tensors{ops::sqrt(shared), ops::rsqrt(shared)};
+    };
+    Tensors y = checkpoint_reentrant(two, {w});
+    Tensor used = both ? ops::add(y[0], y[1], 1) : y[0];
+    y.clear();
+    backward(used, empty_like(used));
+    CHECK(w->grad.sizes() == Dims{64});
+  }
+}
