@@ -175,6 +175,8 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
                   if (!roots.empty()) backward(roots, gradients);
                   for (std::size_t i = 0; i < saved.size(); ++i)
                     if (w.needs(int(i))) w.out[i] = detached_inputs[i]->grad;
+                  // CPython drops a tuple's items from its end
+                  while (!detached_inputs.empty()) detached_inputs.pop_back();
                 });
   Tensors outputs;
   {

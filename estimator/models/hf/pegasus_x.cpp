@@ -101,8 +101,10 @@ class GlobalLocalAttention final : public Base {
     attn_weights = attn_weights.add(extended_mask.unsqueeze(1).unsqueeze(3));
     X attn_probs = attn_weights.softmax(-1);
     attn_probs = dropped(attn_probs);
-    X local2global_attn_output = einsum("BHNKG,BHGF->BHNKF", attn_probs.slice(4, std::nullopt, global_len), global_v);
-    X local2local_attn_output = einsum("BHNKX,BHNXF->BHNKF", attn_probs.slice(4, global_len, std::nullopt), blocked_local_v);
+    X local2global_attn_probs = attn_probs.slice(4, std::nullopt, global_len);
+    X local2local_attn_probs = attn_probs.slice(4, global_len, std::nullopt);
+    X local2global_attn_output = einsum("BHNKG,BHGF->BHNKF", local2global_attn_probs, global_v);
+    X local2local_attn_output = einsum("BHNKX,BHNXF->BHNKF", local2local_attn_probs, blocked_local_v);
     X attn_output = local2global_attn_output.add(local2local_attn_output);
     return leave(Pair{attn_output, attn_probs}, extended_mask, blocked_local2global, blocked_local2local, attn_weights,
                  local2global_attn_output, local2local_attn_output);
