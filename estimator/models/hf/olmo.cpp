@@ -137,8 +137,9 @@ NetworkPtr olmo3(const Config& given, const Options& o) {
 }
 NetworkPtr exaone4(const Config& given, const Options& o) {
   Config config = given;
-  const bool window = config.has("sliding_window");
-  const I pattern = window ? config.size_or("sliding_window_pattern", 4) : 0;
+  // Files with layer_types may write the pattern out ("LLLG").
+  const bool counts = config.has("sliding_window") && !config.has("layer_types");
+  const I pattern = counts ? config.size_or("sliding_window_pattern", 4) : 0;
   default_layer_types(config, [=](I i) { return pattern > 0 && (i + 1) % pattern != 0 ? "sliding_attention" : "full_attention"; });
   DecoderForm f = post_norm_form<Exaone4Attention>("Exaone4", Norm::llama, true);
   f.masks = DecoderForm::Masks::by_layer_type;
