@@ -78,7 +78,10 @@ NetworkPtr apertus(const Config& config, const Options& o) {
   f.rotary = [](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>("ApertusRotaryEmbedding", c.file, c.head_dim); };
   return make_decoder(config, o, std::move(f));
 }
-const Family apertus_family{{"apertus"}, {{Task::causal_lm, "ApertusForCausalLM", apertus}, {Task::base, "ApertusModel", apertus}}};
+const Family apertus_family{{"apertus"},
+                            {{Task::causal_lm, "ApertusForCausalLM", apertus},
+                             {Task::token_cls, "ApertusForTokenClassification", apertus},
+                             {Task::base, "ApertusModel", apertus}}};
 
 }  // namespace
 }  // namespace memest::hf

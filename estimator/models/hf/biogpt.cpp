@@ -1,5 +1,6 @@
 // models/biogpt/modeling_biogpt.py.
 #include "models/hf/decoder.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -142,17 +143,25 @@ class BioGptModel final : public DecoderBody {
   LayerNorm* layer_norm;
 };
 
-NetworkPtr biogpt(const Config& config, const Options& o) {
+NetworkPtr biogpt(const Config& given, const Options& o) {
+  Config config = given;
+  if (!config.has("classifier_dropout")) {
+    ConfigValue dropout;
+    dropout.value = config.number_or("hidden_dropout_prob", 0.1);
+    config.set("classifier_dropout", std::move(dropout));
+  }
   DecoderForm f;
   f.prefix = "BioGpt";
   f.base_prefix = "biogpt";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.head_name = "output_projection";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
     return std::make_shared<BioGptModel>(std::move(c));
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family biogpt_family{{"biogpt"}, decoder_classes("BioGpt", biogpt)};
+const Family biogpt_family{{"biogpt"}, decoder_classes("BioGpt", biogpt, {Task::token_cls})};
 
 }  // namespace
 }  // namespace memest::hf

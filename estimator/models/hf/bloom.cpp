@@ -1,5 +1,6 @@
 // models/bloom/modeling_bloom.py.
 #include "models/hf/block.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -207,11 +208,13 @@ NetworkPtr bloom(const Config& given, const Options& o) {
   DecoderForm f;
   f.prefix = "Bloom";
   f.base_prefix = "transformer";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.embedding_name = "word_embeddings";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) { return std::make_shared<BloomModel>(c); };
   return make_decoder(config, eager_only(o), std::move(f));
 }
-const Family bloom_family{{"bloom"}, decoder_classes("Bloom", bloom)};
+const Family bloom_family{{"bloom"}, decoder_classes("Bloom", bloom, {Task::token_cls, Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf

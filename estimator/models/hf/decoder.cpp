@@ -480,7 +480,7 @@ class DecoderForQuestionAnswering final : public Network {
   DecoderForQuestionAnswering(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
       : Network(form->prefix + "ForQuestionAnswering", c->options),
         model_(register_module(form->base_prefix, make_body(c, form))),
-        qa_outputs(child<Linear>("qa_outputs", c->hidden, 2)) {}
+        qa_outputs(child<Linear>("qa_outputs", head_width(*c, *form), 2)) {}
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [sequence_output, cache] = (*model_)(batch.input);

@@ -90,7 +90,7 @@ NetworkPtr diffllama(const Config& config, const Options& o) {
   f.rotary = [](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>("DiffLlamaRotaryEmbedding", c.file, c.head_dim); };
   return make_decoder(config, o, std::move(f));
 }
-const Family diffllama_family{{"diffllama"}, decoder_classes("DiffLlama", diffllama)};
+const Family diffllama_family{{"diffllama"}, decoder_classes("DiffLlama", diffllama, {Task::token_cls, Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf

@@ -1,5 +1,6 @@
 // models/falcon/modeling_falcon.py.
 #include "models/hf/block.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -280,11 +281,13 @@ NetworkPtr falcon(const Config& given, const Options& o) {
   DecoderForm f;
   f.prefix = "Falcon";
   f.base_prefix = "transformer";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.embedding_name = "word_embeddings";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) { return std::make_shared<FalconModel>(c); };
   return make_decoder(config, o, std::move(f));
 }
-const Family falcon_family{{"falcon"}, decoder_classes("Falcon", falcon)};
+const Family falcon_family{{"falcon"}, decoder_classes("Falcon", falcon, {Task::token_cls, Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf

@@ -1,5 +1,6 @@
 // models/gpt_bigcode/modeling_gpt_bigcode.py, without cross-attention's inputs.
 #include "models/hf/decoder.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -146,13 +147,15 @@ NetworkPtr gpt_bigcode(const Config& config, const Options& o) {
   DecoderForm f;
   f.prefix = "GPTBigCode";
   f.base_prefix = "transformer";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.embedding_name = "wte";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
     return std::make_shared<GPTBigCodeModel>(std::move(c));
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family gpt_bigcode_family{{"gpt_bigcode"}, decoder_classes("GPTBigCode", gpt_bigcode)};
+const Family gpt_bigcode_family{{"gpt_bigcode"}, decoder_classes("GPTBigCode", gpt_bigcode, {Task::token_cls})};
 
 }  // namespace
 }  // namespace memest::hf

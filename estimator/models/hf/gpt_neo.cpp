@@ -1,5 +1,6 @@
 // models/gpt_neo/modeling_gpt_neo.py: its own attention, whatever the implementation; what a layer masks is a buffer of its own.
 #include "models/hf/block.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -183,11 +184,13 @@ NetworkPtr gpt_neo(const Config& config, const Options& o) {
   DecoderForm f;
   f.prefix = "GPTNeo";
   f.base_prefix = "transformer";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.embedding_name = "wte";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) { return std::make_shared<GPTNeoModel>(c); };
   return make_decoder(config, eager_only(o), std::move(f));
 }
-const Family gpt_neo_family{{"gpt_neo"}, decoder_classes("GPTNeo", gpt_neo)};
+const Family gpt_neo_family{{"gpt_neo"}, decoder_classes("GPTNeo", gpt_neo, {Task::token_cls, Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf

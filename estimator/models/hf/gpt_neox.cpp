@@ -107,13 +107,14 @@ NetworkPtr gpt_neox(const Config& config, const Options& o) {
   DecoderForm f;
   f.prefix = "GPTNeoX";
   f.base_prefix = "gpt_neox";
+  f.token_classifier_name = "classifier";
   f.embedding_name = "embed_in";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
     return std::make_shared<GPTNeoXModel>(std::move(c));
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family gpt_neox_family{{"gpt_neox"}, decoder_classes("GPTNeoX", gpt_neox)};
+const Family gpt_neox_family{{"gpt_neox"}, decoder_classes("GPTNeoX", gpt_neox, {Task::token_cls, Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf

@@ -222,7 +222,7 @@ NetworkPtr make_gptj(const Config& config, const Options& o) {
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family gptj_family{{"gptj"}, decoder_classes("GPTJ", make_gptj<false>)};
+const Family gptj_family{{"gptj"}, decoder_classes("GPTJ", make_gptj<false>, {Task::question_answering})};
 const Family codegen_family{{"codegen"},
                             {{Task::causal_lm, "CodeGenForCausalLM", make_gptj<true>}, {Task::base, "CodeGenModel", make_gptj<true>}}};
 

@@ -1,5 +1,6 @@
 // models/mpt/modeling_mpt.py: attention with ALiBi only, norms and projections without biases.
 #include "models/hf/block.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -152,11 +153,13 @@ NetworkPtr mpt(const Config& config, const Options& o) {
   DecoderForm f;
   f.prefix = "Mpt";
   f.base_prefix = "transformer";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.embedding_name = "wte";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) { return std::make_shared<MptModel>(c); };
   return make_decoder(config, eager_only(o), std::move(f));
 }
-const Family mpt_family{{"mpt"}, decoder_classes("Mpt", mpt)};
+const Family mpt_family{{"mpt"}, decoder_classes("Mpt", mpt, {Task::token_cls, Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf

@@ -149,7 +149,7 @@ NetworkPtr opt(const Config& config, const Options& o) {
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) { return std::make_shared<OPTModel>(c); };
   return make_decoder(config, o, std::move(f));
 }
-const Family opt_family{{"opt"}, decoder_classes("OPT", opt)};
+const Family opt_family{{"opt"}, decoder_classes("OPT", opt, {Task::question_answering})};
 
 }  // namespace
 }  // namespace memest::hf
