@@ -573,16 +573,18 @@ class ForQuestionAnswering final : public ModelNetwork {
     std::vector<X> parts = logits.split(1, -1);
     X start_logits = parts[0].squeeze(-1).contiguous(), end_logits = parts[1].squeeze(-1).contiguous();
     parts.clear();
-    X total_loss;
+    X total_loss, start_positions, end_positions, start_loss, end_loss;
     if (batch.labels) {
       const I ignored_index = start_logits.size(1);
-      X start_positions = aten("clamp", {Tensor(batch.labels), I{0}, ignored_index});
-      X end_positions = aten("clamp", {Tensor(batch.end_positions), I{0}, ignored_index});
-      X start_loss = ops::cross_entropy_loss(start_logits, start_positions, Tensor(), 1, ignored_index, 0.0);
-      X end_loss = ops::cross_entropy_loss(end_logits, end_positions, Tensor(), 1, ignored_index, 0.0);
+      start_positions = aten("clamp", {Tensor(batch.labels), I{0}, ignored_index});
+      end_positions = aten("clamp", {Tensor(batch.end_positions), I{0}, ignored_index});
+      start_loss = ops::cross_entropy_loss(start_logits, start_positions, Tensor(), 1, ignored_index, 0.0);
+      end_loss = ops::cross_entropy_loss(end_logits, end_positions, Tensor(), 1, ignored_index, 0.0);
       total_loss = start_loss.add(end_loss).div(2);
     }
-    return {seq2seq_output({total_loss, start_logits, end_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state), total_loss};
+    Value output = seq2seq_output({total_loss, start_logits, end_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
+    return leave(nn::Outcome{std::move(output), total_loss}, start_positions, end_positions, outputs.last_hidden_state, logits, start_loss,
+                 end_loss);
   }
 
  private:
