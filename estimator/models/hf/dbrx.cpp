@@ -98,10 +98,15 @@ class DbrxExpertGLU final : public Module<DbrxExpertGLU> {
   Activation* activation_fn_;
 };
 
-class DbrxExperts final : public Module<DbrxExperts> {
+class DbrxExperts final : public Module<DbrxExperts>, public RoutedExperts {
  public:
   DbrxExperts(const DecoderConfig& c, const DbrxSizes& s)
-      : Module("DbrxExperts"), hidden_(c.hidden), width_(s.width), count_(s.experts), mlp(child<DbrxExpertGLU>("mlp", c, s)) {}
+      : Module("DbrxExperts"),
+        RoutedExperts(s.experts, s.top_k),
+        hidden_(c.hidden),
+        width_(s.width),
+        count_(s.experts),
+        mlp(child<DbrxExpertGLU>("mlp", c, s)) {}
   X forward(X hidden_states, X top_k_index, X top_k_weights) {
     const I batch_size = hidden_states.size(0), pairs = top_k_index.numel();
     ops::note_data_dependent("the experts' inputs", "tokens are spread evenly over the experts");

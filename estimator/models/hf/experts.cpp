@@ -1,5 +1,7 @@
 #include "models/hf/experts.h"
 
+#include <functional>
+
 #include "device/grouped_mm.h"
 #include "ops/grouped_matmul.h"
 #include "ops/indexing.h"
@@ -11,7 +13,30 @@ I tokens_of_expert(I i, I count, I total) {
   return end(i + 1) - end(i);
 }
 
-Experts::Experts(ExpertsForm form, const Options& options) : Module(form.type), form_(std::move(form)), implementation_(options.experts) {
+ExpertParameters expert_parameters(const nn::Module& root) {
+  ExpertParameters sum;
+  if (auto* experts = dynamic_cast<const RoutedExperts*>(&root)) {
+    const std::function<I(const nn::Module&)> parameters = [&](const nn::Module& m) {
+      I n = 0;
+      for (auto& [name, p] : m.own_parameters())
+        if (p) n += p.numel();
+      for (auto& [name, child] : m.children()) n += parameters(*child);
+      return n;
+    };
+    sum.total = parameters(root);
+    sum.active = sum.total / experts->count * experts->per_token;
+    return sum;
+  }
+  for (auto& [name, child] : root.children()) {
+    const ExpertParameters of_child = expert_parameters(*child);
+    sum.total += of_child.total;
+    sum.active += of_child.active;
+  }
+  return sum;
+}
+
+Experts::Experts(ExpertsForm form, const Options& options)
+    : Module(form.type), RoutedExperts(form.count, form.per_token), form_(std::move(form)), implementation_(options.experts) {
   const I up = form_.gated ? checked_mul(I{2}, form_.intermediate) : form_.intermediate;
   const char* name = form_.gated ? "gate_up_proj" : "up_proj";
   auto sizes = [&](I out, I in) { return form_.transposed ? Dims{form_.count, in, out} : Dims{form_.count, out, in}; };

@@ -5,10 +5,22 @@
 
 namespace memest::hf {
 
+/// A module that holds the weights of all experts of a layer, of which a token meets some.
+struct RoutedExperts {
+  RoutedExperts(I experts, I chosen) : count(experts), per_token(chosen) {}
+  virtual ~RoutedExperts() = default;
+  const I count, per_token;
+};
+/// Parameters of a model's routed experts: of all, and of those that one token meets.
+struct ExpertParameters {
+  I total = 0, active = 0;
+};
+ExpertParameters expert_parameters(const nn::Module& root);
+
 /// What the decorator @use_experts_implementation and the class say.
 struct ExpertsForm {
   std::string type;  ///< of the class: "MixtralExperts"
-  I count = 0, hidden = 0, intermediate = 0;
+  I count = 0, per_token = 0, hidden = 0, intermediate = 0;
   std::string act = "silu";
   bool gated = true;        ///< gate_up_proj; else up_proj
   bool transposed = false;  ///< [count, in, out]
@@ -18,7 +30,7 @@ struct ExpertsForm {
 };
 
 /// experts(hidden_states [tokens, hidden], top_k_index and top_k_weights [tokens, k]).
-class Experts final : public Module<Experts> {
+class Experts final : public Module<Experts>, public RoutedExperts {
  public:
   Experts(ExpertsForm form, const Options& options);
   X forward(X hidden_states, X top_k_index, X top_k_weights);

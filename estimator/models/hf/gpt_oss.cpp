@@ -42,6 +42,7 @@ class GptOssMLP final : public Module<GptOssMLP> {
         router_(register_module("router", std::make_shared<GptOssRouter>(c, sizes))),
         experts_(register_module("experts", std::make_shared<Experts>(ExpertsForm{.type = "GptOssExperts",
                                                                                   .count = sizes.experts,
+                                                                                  .per_token = sizes.top_k,
                                                                                   .hidden = sizes.hidden,
                                                                                   .intermediate = sizes.intermediate,
                                                                                   .transposed = true,

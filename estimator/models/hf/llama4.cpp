@@ -22,9 +22,10 @@ class Llama4Norm final : public Unary {
   static X normed(X x) { return x.mul(x.pow(2).mean(-1, true).add(1e-5).rsqrt()); }
 };
 
-class Llama4Experts final : public Module<Llama4Experts> {
+class Llama4Experts final : public Module<Llama4Experts>, public RoutedExperts {
  public:
-  Llama4Experts(const DecoderConfig& c, const MoeSizes& sizes) : Module("Llama4TextExperts"), sizes_(sizes) {
+  Llama4Experts(const DecoderConfig& c, const MoeSizes& sizes)
+      : Module("Llama4TextExperts"), RoutedExperts(sizes.experts, sizes.top_k), sizes_(sizes) {
     new_parameter("gate_up_proj", {sizes.experts, sizes.hidden, checked_mul(I{2}, sizes.intermediate)});
     new_parameter("down_proj", {sizes.experts, sizes.intermediate, sizes.hidden});
     act_fn_ = &child<Activation>("act_fn", c.act);

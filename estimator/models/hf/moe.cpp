@@ -16,10 +16,13 @@ MoeSizes::MoeSizes(const DecoderConfig& c, const MoeFields& fields)
 }
 
 std::shared_ptr<Experts> make_experts(const DecoderConfig& c, std::string type, const MoeSizes& sizes) {
-  return std::make_shared<Experts>(
-      ExpertsForm{
-          .type = std::move(type), .count = sizes.experts, .hidden = sizes.hidden, .intermediate = sizes.intermediate, .act = c.act},
-      c.options);
+  return std::make_shared<Experts>(ExpertsForm{.type = std::move(type),
+                                               .count = sizes.experts,
+                                               .per_token = sizes.top_k,
+                                               .hidden = sizes.hidden,
+                                               .intermediate = sizes.intermediate,
+                                               .act = c.act},
+                                   c.options);
 }
 
 bool sparse_by_type(const DecoderConfig& c, I layer, bool (*otherwise)(I)) {
