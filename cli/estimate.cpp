@@ -20,8 +20,8 @@ namespace {
 
 /// As given on the command line; texts are understood in request().
 struct EstimateOptions {
-  std::string spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none", zero_grad_at = "start",
-                    loss, checkpoint = "none";
+  std::string method, spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none",
+                            zero_grad_at = "start", loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
                                                           semantics = "cuda";
   std::string task, attention = "sdpa", experts, use_cache;
@@ -109,6 +109,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
                                            {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}});
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
   apply(o.training, app, run);
+  r.read.method = o.method;
   r.read.task = o.task;
   r.read.attention = one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}});
   if (!o.experts.empty())
@@ -200,6 +201,7 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
       ->group(model)
       ->allow_extra_args(false);
+  sub->add_option("--method", o.method, "Of a TorchScript file: the method to run, forward by default")->group(model);
   sub->add_option(
          "--task", o.task,
          "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, base; the class that the file names by default")

@@ -46,7 +46,8 @@ class Model {
   ModulePtr root;
   std::shared_ptr<Symbols> symbols = std::make_shared<Symbols>();
   std::vector<InputSpec> inputs;
-  std::string loss;  ///< the file's default for --loss; empty where it names none
+  bool keeps_types = false;  ///< its inputs have the types that `inputs` say, whatever the precision
+  std::string loss;          ///< the file's default for --loss; empty where it names none
 };
 
 }  // namespace memest::nn

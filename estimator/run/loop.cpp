@@ -128,7 +128,7 @@ class Loop {
   Tensors host_inputs() const {
     Tensors inputs;
     for (auto& spec : model_.inputs) {
-      const DType type = is_floating(spec.dtype) ? model_dtype(o_.precision) : spec.dtype;
+      const DType type = is_floating(spec.dtype) && !model_.keeps_types ? model_dtype(o_.precision) : spec.dtype;
       inputs.push_back(host_tensor(spec.sizes(*model_.symbols), type));
     }
     return inputs;

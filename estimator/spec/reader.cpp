@@ -87,7 +87,8 @@ std::unique_ptr<nn::Model> read_model(const std::string& spec, const ReadOptions
   if (folder) throw Error("this folder holds no config.json and no spec that memest reads").within(spec);
   if (head.find_first_not_of(" \t\r\n") == std::string::npos)
     throw Error("the file is empty", "a spec is a JSON object that starts with { \"memest_spec\": 1, ...").within(spec);
-  throw Error("memest does not know this kind of file", "it reads memest JSON specs and config.json files of Hugging Face transformers")
+  throw Error("memest does not know this kind of file",
+              "it reads memest JSON specs, config.json files of Hugging Face transformers and TorchScript")
       .within(spec);
 }
 

@@ -18,6 +18,7 @@ struct ReadOptions {
     std::optional<DType> dtype;
   };
   std::vector<InputOverride> inputs;  ///< --input
+  std::string method;                 ///< --method of a TorchScript file; empty: forward
   // of models that know several tasks or ways to run (Hugging Face configurations)
   std::string task;                ///< --task; empty: what the file names
   std::string attention = "sdpa";  ///< --attn
