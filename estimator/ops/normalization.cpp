@@ -7,6 +7,7 @@
 #include <bit>
 #include <limits>
 
+#include "fake/counted.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
@@ -25,6 +26,7 @@ bool has_32bit_indices(T x) { return x.numel() <= std::numeric_limits<std::int32
 
 /// _select_batch_norm_backend.
 bool batch_norm_uses_cudnn(T input, T weight, T bias, T running_mean, bool training) {
+  if (counts_cpu()) return true;  // the CPU's kernel keeps what cuDNN's does
   return input.dtype() != DType::bfloat16 && weight && bias && weight.dtype() != DType::bfloat16 &&
          (input.dtype() != DType::float16 || weight.dtype() == DType::float32) && ((running_mean && !training) || training) &&
          input.dim() >= 3 && (training ? input.sizes()[0] <= 880801 : input.sizes()[0] <= 65535) && input.numel() < (I{1} << 31);

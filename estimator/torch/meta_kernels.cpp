@@ -59,8 +59,11 @@ Three convolution_backward(const Tensor& grad, const Tensor& x, const Tensor& w,
 }
 
 // ---- normalisation
-Three batch_norm(const Tensor& x, OptTensor, OptTensor, OptTensor, OptTensor, bool training, double, double) {
-  const Sizes saved{training ? x.size(1) : 0};
+Three batch_norm(const Tensor& x, OptTensor weight, OptTensor bias, OptTensor, OptTensor, bool training, double, double) {
+  // CUDA's own kernel keeps them in evaluation, too; cuDNN, where it can be used, does not.
+  const bool cudnn =
+      given(weight) && given(bias) && x.dim() >= 3 && x.scalar_type() != c10::kBFloat16 && weight->scalar_type() == accumulated(x);
+  const Sizes saved{training || !cudnn ? x.size(1) : 0};
   return {like(x), made(saved, x, accumulated(x)), made(saved, x, accumulated(x))};
 }
 Three batch_norm_backward(const Tensor&, const Tensor& x, OptTensor weight, OptTensor, OptTensor, OptTensor, OptTensor, bool, double,
@@ -90,6 +93,10 @@ Three group_norm_backward(const Tensor&, const Tensor& x, const Tensor&, const T
 
 // ---- pointwise
 Tensor second(const Tensor&, const Tensor& x) { return like(x); }
+Scalar number_of(const Tensor& x) {  // not known: zero, as a recording answers
+  if (x.is_floating_point()) return 0.0;
+  return x.scalar_type() == c10::kBool ? Scalar(false) : Scalar(0);
+}
 Tensor& itself(Tensor& x) { return x; }
 Tensor hardtanh(const Tensor& x, const Scalar&, const Scalar&) { return like(x); }
 Tensor& hardtanh_(Tensor& x, const Scalar&, const Scalar&) { return x; }
@@ -270,6 +277,7 @@ void register_meta_kernels() {
   put("native_layer_norm_backward", TORCH_FN(layer_norm_backward));
   put("native_group_norm", TORCH_FN(group_norm));
   put("native_group_norm_backward", TORCH_FN(group_norm_backward));
+  put("_local_scalar_dense", TORCH_FN(number_of));
   put("relu", TORCH_FN(like));
   put("relu_", TORCH_FN(itself));
   put("hardswish", TORCH_FN(like));

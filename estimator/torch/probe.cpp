@@ -9,6 +9,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <memory>
@@ -209,7 +210,13 @@ class Probe {
     }
     Storages storages;
     constants_ = ledger().now() - storages.bytes(parameters_) - storages.bytes(buffers_);
+    reply_["torch"] = TORCH_VERSION;
     reply_["constants_bytes"] = constants_;
+    for (const torch::jit::Module& m : file_.module.modules()) {
+      const auto type = m.type()->name();
+      const std::string name = type ? type->name() : "";
+      if (name == "LSTM" || name == "GRU" || name == "RNN") reply_["recurrent"] = name;
+    }
     reply_["phases"] = Json::array();
     at::AutoGradMode grad(training_);
     const int steps = request_.value("steps", 3);

@@ -49,6 +49,19 @@ void keep_numbers(const torch::jit::Module& m, const std::string& path) {
   });
 }
 
+/// A traced script names the device that it was traced on.
+void move_devices(const torch::jit::Module& root, c10::Device device) {
+  std::function<void(Block*)> in_block = [&](Block* block) {
+    for (Node* n : block->nodes()) {
+      if (n->kind() == torch::jit::prim::Constant && n->output()->type()->kind() == c10::TypeKind::DeviceObjType)
+        n->s_(torch::jit::attr::value, device.str());
+      for (Block* inner : n->blocks()) in_block(inner);
+    }
+  };
+  for (const torch::jit::Module& m : root.modules())
+    for (const torch::jit::Method& method : m.get_methods()) in_block(method.graph()->block());
+}
+
 /// Weights of quantised modules: objects that only kernels of one CPU can read.
 void find_packed(const torch::jit::Module& root, Json& list) {
   for (const auto& m : root.named_modules()) {
@@ -86,6 +99,7 @@ ScriptFile load_script(const Json& request, c10::Device device) {
     }
   }
   if (device == c10::kMeta) keep_numbers(file.module, path);
+  move_devices(file.module, device);
   find_packed(file.module, file.packed);
   file.method = request.value("method", "forward");
   if (!file.module.find_method(file.method)) {

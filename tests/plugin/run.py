@@ -7,6 +7,7 @@ was not built, the tests that need it count as skipped. The last line is "N pass
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,10 @@ def net(body, attributes="", signature="x: Tensor) -> Tensor", more=""):
 
 def run(*arguments, **environment):
     return subprocess.run([MEMEST, "estimate", *map(str, arguments)], capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def probe(*arguments):
+    return subprocess.run([MEMEST, "probe", *map(str, arguments)], capture_output=True, text=True)
 
 
 class Files(unittest.TestCase):
@@ -232,6 +237,30 @@ class WithPlugin(Files):
         self.write(net("    return torch.special_airy_ai((a).forward(x, ))\n"))
         self.assertEqual([d["code"] for d in self.estimate("--input", "x=4x8", "--mode", "infer")["diagnostics"] if d["severity"] == "warning"], ["unknown-op"])
 
+    def test_probe(self):
+        """LibTorch's own run of the same file, on the meta device and on the CPU, ends each phase with the same bytes."""
+        self.write(net("    return (b).forward(torch.dropout(torch.relu((a).forward(x, )), 0.5, self.training), )\n"))
+        for device in ("meta", "cpu"):
+            for options in (["--optimizer", "sgd:momentum=0.9"], ["--optimizer", "adam", "--precision", "bf16"], ["--mode", "infer"], ["--loss", "mean"]):
+                p = probe(self.path, "--input", "x=4x8", "--device", device, "--validate", *options)
+                self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+                self.assertIn("equal to the byte at the end of each phase", p.stdout)
+        for options, message in ((["--amp"], "does not take --amp"), (["--device", "tpu"], "is none of cpu, meta"), (["--optimizer", "lion"], "lion"),
+                                 (["--tolerance", "much"], "is no share"), (["--loss", "mse"], "a probe takes no loss 'mse'")):
+            p = probe(self.path, "--input", "x=4x8", *options)
+            self.assertEqual(p.returncode, 2, p.stdout)
+            self.assertIn(message, p.stderr)
+        self.assertIn("a probe runs TorchScript files", probe("mlp").stderr)
+
+    def test_probe_differs(self):
+        """An operator that memest does not know is booked as assumed; beyond the tolerance the exit code says so."""
+        self.write(net("    return torch.special_entr((a).forward(x, ))\n"))
+        p = probe(self.path, "--input", "x=64x8", "--validate")
+        if "equal to the byte" not in p.stdout:
+            self.assertEqual(p.returncode, 1, p.stdout)
+            self.assertIn("activations and others", p.stdout)
+            self.assertEqual(probe(self.path, "--input", "x=64x8", "--validate", "--tolerance", "1000%").returncode, 0)
+
     def test_batches(self):
         """Another batch is another recording."""
         self.write(net("    return (b).forward((a).forward(x, ), )\n"))
@@ -245,6 +274,14 @@ class WithPlugin(Files):
 NAMES = {"structured": ["feats.left", "feats.right", "pair.0", "pair.1"], "encoder": ["ids"], "lstm": ["ids"], "gpt": ["ids"], "gptloss": ["ids", "targets"]}
 
 
+def given_inputs(row):
+    names = NAMES.get(Path(row["file"]).name.split("_")[0], ["x"])
+    given = []
+    for name, x in zip(names, row["inputs"]):
+        given += ["--input", f"{name}={'x'.join(map(str, x['shape']))}:{x['dtype']}"]
+    return given
+
+
 class SharedFixtures(unittest.TestCase):
     def test_good(self):
         if not (FIXTURES / "index.json").exists():
@@ -252,10 +289,7 @@ class SharedFixtures(unittest.TestCase):
         rows = [r for r in json.loads((FIXTURES / "index.json").read_text())["fixtures"] if r["format"] == "torchscript"]
 
         def wrong(row):
-            names = NAMES.get(Path(row["file"]).name.split("_")[0], ["x"])
-            given = []
-            for name, x in zip(names, row["inputs"]):
-                given += ["--input", f"{name}={'x'.join(map(str, x['shape']))}:{x['dtype']}"]
+            given = given_inputs(row)
             frozen = row["kind"] == "frozen"
             for mode in ("infer",) if frozen else ("infer", "train"):
                 p = run(FIXTURES / row["file"], *given, "--mode", mode, "--json", "-")
@@ -268,6 +302,22 @@ class SharedFixtures(unittest.TestCase):
 
         with ThreadPoolExecutor(2) as pool:
             self.assertEqual([w for w in pool.map(wrong, rows) if w], [])
+
+    def test_probes(self):
+        """Byte for byte at the ends of phases, but for recurrent networks, whose kernels differ by device."""
+        if not (FIXTURES / "index.json").exists():
+            self.skipTest("../shared/fixtures is not there")
+        rows = [r for r in json.loads((FIXTURES / "index.json").read_text())["fixtures"]
+                if r["format"] == "torchscript" and r["kind"] != "frozen" and "torch-2.15" in r["file"] and not re.search("lstm|gru", r["file"])]
+        self.assertGreaterEqual(len(rows), 20)
+
+        def wrong(case):
+            row, device = case
+            p = probe(FIXTURES / row["file"], *given_inputs(row), "--device", device, "--validate", "--steps", "2")
+            return f"{row['file']} on {device}: {p.stdout}{p.stderr}" if p.returncode else None
+
+        with ThreadPoolExecutor(2) as pool:
+            self.assertEqual([w for w in pool.map(wrong, [(r, d) for r in rows for d in ("meta", "cpu")]) if w], [])
 
     def test_bad(self):
         if not (FIXTURES / "bad").exists():
