@@ -145,6 +145,8 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   r.strict = o.strict;
   r.alloc_what_if = o.alloc_what_if;
   r.record_events = !o.trace.empty();
+  if (r.record_events && !r.counted_device.empty())
+    throw Error("--trace writes an allocator's events, and --semantics " + r.counted_device + " has no allocator");
   for (auto* option : app.get_options())
     if (option->count() > 0 && !option->get_lnames().empty()) r.given.push_back(option->get_lnames()[0]);
   if (app.count("--amp") > 0) r.given.emplace_back("precision");

@@ -508,9 +508,7 @@ Tensor cpu_flash(T query, T key, T value, T mask) {
                      if (w.needs(i)) w.out[std::size_t(i)] = empty_like(saved[std::size_t(i)]);
                  });
   const Dims& q = query.sizes();
-  Tensor out = empty({q[0], q[2], q[1], value.sizes().back()}, query.dtype());
-  out = share(out, {q[0], q[1], q[2], value.sizes().back()}, {out.strides()[0], out.strides()[2], out.strides()[1], out.strides()[3]},
-              out->offset);
+  const Tensor out = empty_like(query);
   const Tensor log_sumexp = empty({q[0], q[2], q[1]}, query.dtype() == DType::float64 ? DType::float64 : DType::float32);
   fn.outputs(Tensors{out}, Tensors{out, log_sumexp});
   return out;

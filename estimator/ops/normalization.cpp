@@ -24,6 +24,11 @@ bool has_32bit_indices(T x) { return x.numel() <= std::numeric_limits<std::int32
 
 // ---- batch norm --------------------------------------------------------------------------------------------------------
 
+/// The type of the statistics that are kept: on the CPU the input's, unless the weight is wider (native/cpu/mixed_data_type.h).
+DType statistics_type(T input, T weight) {
+  return counts_cpu() && !(weight && weight.dtype() == DType::float32) ? input.dtype() : op_math_type(input.dtype());
+}
+
 /// _select_batch_norm_backend.
 bool batch_norm_uses_cudnn(T input, T weight, T bias, T running_mean, bool training) {
   if (counts_cpu()) return true;  // the CPU's kernel keeps what cuDNN's does
@@ -295,7 +300,7 @@ ThreeResults native_layer_norm(T input, const Dims& normalized_shape, T weight, 
         const Tensor grad = ops::contiguous_tensor(w.grad[0]);
         sum_partials(mean.numel(), columns, w.out[1], w.out[2]);
       });
-  const DType acc = op_math_type(input.dtype());
+  const DType acc = statistics_type(input, weight);
   const Tensor x = ops::contiguous_tensor(detached(input));
   Tensor y = empty(input.sizes(), input.dtype());
   Tensor mean = empty(rows, acc);
