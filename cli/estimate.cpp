@@ -24,11 +24,12 @@ struct EstimateOptions {
   std::string method, spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none",
                             zero_grad_at = "start", loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
-                                                          semantics = "cuda";
-  std::string task, attention = "sdpa", experts, use_cache;
+                                                          semantics = "cuda", lifetimes = "frames";
+  std::string task, attention = "sdpa", experts, use_cache, logits;
   std::vector<std::string> input, set, env;
-  std::int64_t seq = 0;
+  std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
   int steps = 3, grad_accum = 1;
+  std::int64_t new_tokens = 0, classes = 0;
   bool input_grad = false, strict = false, alloc_what_if = false;
   TrainingOptions training;
   // display
@@ -74,7 +75,10 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   run.batches.clear();
   for (auto& part : split(o.batch, ',')) run.batches.push_back(positive("--batch", part));
   r.read.sizes.emplace_back("batch", run.batches[0]);
+  if (app.count("--batch") > 0) r.read.batches = run.batches;
   if (o.seq) r.read.sizes.emplace_back("seq", positive("--seq", std::to_string(o.seq)));
+  if (app.count("--src-seq")) r.read.sizes.emplace_back("src_seq", positive("--src-seq", std::to_string(o.src_seq)));
+  if (app.count("--tgt-seq")) r.read.sizes.emplace_back("tgt_seq", positive("--tgt-seq", std::to_string(o.tgt_seq)));
   if (!o.image.empty()) {
     const auto x = o.image.find('x');
     const std::int64_t height = positive("--image", o.image.substr(0, x));
@@ -83,6 +87,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     r.read.sizes.emplace_back("height", height);
     r.read.sizes.emplace_back("width", width);
   }
+  if (app.count("--classes") > 0) r.read.sizes.emplace_back("classes", positive("--classes", std::to_string(o.classes)));
   for (auto& text : o.set) {
     auto [name, value] = named("--set", text);
     auto number = parse_int(value);
@@ -92,6 +97,8 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   for (auto& text : o.input) r.read.inputs.push_back(parse_input(text));
   run.mode = one_of<run::Mode>("--mode", o.mode, {{"train", run::Mode::train}, {"infer", run::Mode::infer}});
   run.precision = precision_of(o, app.count("--amp") > 0);
+  if (!o.precision.empty() && !run::autocast_dtype(run.precision)) r.read.dtype = run::model_dtype(run.precision);
+  r.read.graph_lifetimes = one_of<bool>("--lifetimes", o.lifetimes, {{"frames", false}, {"graph", true}});
   run.optimizer = o.optimizer;
   run.grad_accum = o.grad_accum;
   run.steps = o.steps;
@@ -112,14 +119,29 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   apply(o.training, app, run);
   r.read.method = o.method;
   r.read.task = o.task;
-  r.read.attention = one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}});
+  r.read.attention =
+      one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}, {"flash", "flash"}, {"math", "sdpa"}});
+  run.math_attention = o.attention == "math";
   if (!o.experts.empty())
     r.read.experts =
         one_of<std::string>("--experts", o.experts, {{"grouped_mm", "grouped_mm"}, {"batched_mm", "batched_mm"}, {"eager", "eager"}});
   if (!o.use_cache.empty()) r.read.use_cache = one_of<bool>("--use-cache", o.use_cache, {{"yes", true}, {"no", false}});
   r.read.training = run.mode == run::Mode::train;
-  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full;
-  r.read.reentrant = run.checkpointing.reentrant;
+  if (app.count("--new-tokens") > 0 || !o.logits.empty()) {
+    if (r.read.training) throw Error("--new-tokens and --logits are for --mode infer");
+    if (o.new_tokens < 0 || o.new_tokens > 1'000'000)
+      throw Error(fmt::format("--new-tokens: {} is not between 0 and 1,000,000", o.new_tokens));
+    const bool all = o.logits.empty() ? o.new_tokens == 0 : one_of<bool>("--logits", o.logits, {{"last", false}, {"all", true}});
+    run.new_tokens = o.new_tokens;
+    run.all_logits = all;
+    r.read.generates = o.new_tokens > 0;
+    if (r.read.generates && app.count("--steps") == 0) run.steps = 1;
+    if (!all) r.read.logits_to_keep = 1;
+  }
+  run.checkpointing_given = app.count("--checkpoint") > 0;
+  const bool by_kbit = run.kbit_training && !run.checkpointing_given;
+  r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full || by_kbit;
+  r.read.reentrant = run.checkpointing.reentrant || by_kbit;
   if (!o.torch_version.empty()) {
     auto version = TorchVersion::parse(o.torch_version);
     if (!version)
@@ -187,26 +209,54 @@ int run_estimate(const EstimateOptions& o, const CLI::App& app) {
 }
 
 void add_options(CLI::App* sub, EstimateOptions& o) {
-  sub->add_option("SPEC", o.spec, "A memest JSON spec, or the name of one that ships with memest (memest list specs)")->required();
+  sub->add_option(
+         "SPEC", o.spec,
+         "A memest JSON spec, the name of one that ships with memest (memest list specs), a config.json of transformers, a .pt2 or a "
+         "TorchScript file")
+      ->required();
   const char* model = "Model and input";
   sub->add_option("--batch", o.batch, "Samples of a step; a list (32,32,7) changes from step to step")->group(model)->capture_default_str();
   sub->add_option("--seq", o.seq, "Tokens of a sample: the size \"seq\" of the spec")->group(model);
+  sub->add_option("--src-seq", o.src_seq, "Tokens of an encoder's input, where they are not those of --seq: the size \"src_seq\"")
+      ->group(model);
+  sub->add_option("--tgt-seq", o.tgt_seq,
+                  "Tokens of a decoder's target, the labels or decoder_input_ids, where they are not those of --seq: the size \"tgt_seq\"")
+      ->group(model);
   sub->add_option("--image", o.image, "Height and width of the image, N or HxW: the sizes \"image\", \"height\" and \"width\"")
       ->group(model);
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
       ->group(model)
       ->allow_extra_args(false);
   sub->add_option("--method", o.method, "Of a TorchScript file: the method to run, forward by default")->group(model);
-  sub->add_option(
-         "--task", o.task,
-         "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, seq2seq, image-cls, base; the class that the file names by default")
+  sub->add_option("--task", o.task,
+                  "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
+                  "seq2seq, image-cls, audio-cls, text-encoding, base; the class that the file names by default")
       ->group(model);
-  sub->add_option("--attn", o.attention, "Of a Hugging Face config: sdpa or eager attention")->group(model)->capture_default_str();
+  sub->add_option("--attn", o.attention,
+                  "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "
+                  "flash_attention_2, grouped heads as they are and no masks")
+      ->group(model)
+      ->capture_default_str();
   sub->add_option("--experts", o.experts,
                   "Of a Hugging Face config: how experts are computed, grouped_mm (the library's own), batched_mm or eager")
       ->group(model);
+  sub->add_option("--new-tokens", o.new_tokens,
+                  "Of a Hugging Face config, with --mode infer: model.generate() with a prompt of --seq tokens and its mask; the phase "
+                  "forward is the prefill, decode the rest, in which the KV cache grows by a token a call")
+      ->group(model);
+  sub->add_option("--logits", o.logits,
+                  "With --mode infer: last (logits_to_keep=1, the default of generate) or all positions of the prompt (the default of a "
+                  "plain forward; generate then casts them to float32 too, as transformers did before 4.45)")
+      ->group(model);
   sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
+  sub->add_option("--classes", o.classes, "Classes of the head: the size \"classes\" of the spec, num_labels of a Hugging Face config")
+      ->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
+  sub->add_option("--lifetimes", o.lifetimes,
+                  "Of an exported program: frames, values live as in the module that it was exported from; graph, they go after their last "
+                  "use, as running the program itself has it")
+      ->group(model)
+      ->capture_default_str();
   const char* run = "How it is run";
   sub->add_option("--mode", o.mode, "train, or infer: eval mode under no_grad, nothing is saved for backward")
       ->group(run)
@@ -243,7 +293,9 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
                   "one, else sum")
       ->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);
-  sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state")->group(run)->capture_default_str();
+  sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state (one with --new-tokens)")
+      ->group(run)
+      ->capture_default_str();
   sub->add_option("--inputs", o.inputs, "loader moves each batch to the GPU; resident keeps one there for the whole run")
       ->group(run)
       ->capture_default_str();

@@ -1,5 +1,8 @@
 #include "cli/training_options.h"
 
+#include <fmt/format.h>
+
+#include "base/text.h"
 #include "cli/parse.h"
 
 namespace memest::cli {
@@ -22,6 +25,15 @@ void add_training_options(CLI::App& app, TrainingOptions& o) {
          "are smaller")
       ->group(group)
       ->allow_extra_args(false);
+  app.add_option("--param-group", o.parameter_groups,
+                 "Parameters that match one of GLOB,GLOB,... get a param_group of their own (repeatable), as with another learning rate: "
+                 "each group steps alone, so its temporaries are smaller")
+      ->group(group)
+      ->allow_extra_args(false);
+  app.add_option("--master-weights", o.master_weights,
+                 "float32 copies of 16-bit parameters, which the optimizer and its states work on. apex (fp16): amp O2, a copy of each "
+                 "and a float32 gradient; deepspeed (fp16, bf16): one flat copy, and with bf16 a flat float32 gradient that stays")
+      ->group(group);
   app.add_option("--freeze", o.freeze,
                  "Parameters that match GLOB do not require grad (repeatable): no gradient, no state, and autograd saves less")
       ->group(group)
@@ -29,6 +41,16 @@ void add_training_options(CLI::App& app, TrainingOptions& o) {
   app.add_option("--lora", o.lora,
                  "Train adapters alone, as peft adds them: r=8,alpha=16,targets=q_proj+v_proj or targets=all-linear, also dropout=P and "
                  "dtype=bf16 (float32 beside 16-bit weights otherwise)")
+      ->group(group);
+  app.add_option("--quant", o.quantization,
+                 "Weights of linear layers as bitsandbytes stores them: int8 (1 byte an element), nf4 or fp4 (half a byte, and a float32 "
+                 "for each 64), nf4-dq or fp4-dq (double quantisation: a byte for each 64); dequantised for each product and again in "
+                 "backward. Also ,compute=bf16 (the type of products), ,dtype=bf16 (of what is not quantised), ,skip=NAME+NAME (a Hugging "
+                 "Face model's head where not given)")
+      ->group("How it is run");
+  app.add_flag("--kbit-training", o.kbit_training,
+               "peft's prepare_model_for_kbit_training: 16-bit parameters that are not quantised become float32, and a Hugging Face model "
+               "checkpoints its layers unless --checkpoint says otherwise")
       ->group(group);
   app.add_option("--ema", o.ema,
                  "AveragedModel beside the model, updated after each step: ema or swa; one more copy of parameters and buffers")
@@ -71,7 +93,17 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
   run.clip_grad_value = number("--clip-grad-value", o.clip_grad_value);
   run.no_decay = o.no_decay;
   run.freeze = o.freeze;
+  for (auto& text : o.parameter_groups) {
+    run.parameter_groups.push_back(split(text, ','));
+    for (auto& glob : run.parameter_groups.back())
+      if (glob.empty()) throw Error(fmt::format("--param-group: '{}' has an empty pattern", text.substr(0, 80)));
+  }
+  run.master_weights = o.master_weights;
+  if (!run.master_weights.empty() && run.optimizer == "none")
+    throw Error("--master-weights: --optimizer none has no step to keep them for");
   if (app.count("--lora") > 0) run.lora = run::parse_lora(o.lora);
+  if (app.count("--quant") > 0) run.quantization = nn::parse_quantization(o.quantization);
+  run.kbit_training = o.kbit_training;
   if (app.count("--ema") > 0)
     run.averaging =
         one_of<run::Averaging>("--ema", o.ema.empty() ? "ema" : o.ema, {{"ema", run::Averaging::ema}, {"swa", run::Averaging::swa}});
@@ -98,8 +130,8 @@ void apply(const TrainingOptions& o, const CLI::App& app, run::RunOptions& run) 
       one_of<InferMode>("--infer-mode", o.infer_mode,
                         {{"no_grad", InferMode::no_grad}, {"inference_mode", InferMode::inference_mode}, {"grad", InferMode::grad}});
   if (run.mode == run::Mode::infer) {
-    for (const char* option :
-         {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume", "--saved-tensors"})
+    for (const char* option : {"--clip-grad-norm", "--clip-grad-value", "--no-decay", "--ema", "--eval-between", "--resume",
+                               "--saved-tensors", "--param-group", "--master-weights", "--kbit-training"})
       if (app.count(option) > 0) throw Error(fmt::format("{} is for training; --mode infer has no step", option));
   } else if (app.count("--infer-mode") > 0) {
     throw Error("--infer-mode is for --mode infer");

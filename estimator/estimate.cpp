@@ -148,7 +148,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     list.push_back({name, std::move(value), given ? "given" : from_spec ? "spec" : "default"});
   };
   auto flag = [](bool b) { return std::string(b ? "yes" : "no"); };
-  const run::RunOptions& o = r.run;
+  const run::RunOptions& o = e.run;
   std::vector<std::string> batches;
   for (auto b : o.batches) batches.push_back(std::to_string(b));
   add("mode", std::string(name_of(o.mode)));
@@ -162,12 +162,22 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
     add("checkpoint", o.checkpointing.text());
     add("saved-tensors", std::string(name_of(o.saved_tensors)));
     add("input-grad", flag(o.input_grad));
+    if (!o.no_decay.empty()) add("no-decay", join(o.no_decay, ","));
+    std::vector<std::string> groups;
+    for (auto& globs : o.parameter_groups) groups.push_back(join(globs, ","));
+    if (!groups.empty()) add("param-group", join(groups, " "));
+    if (!o.freeze.empty()) add("freeze", join(o.freeze, ","));
+    if (!o.master_weights.empty()) add("master-weights", o.master_weights);
     if (o.lora) add("lora", o.lora->text());
+    if (o.kbit_training) add("kbit-training", "yes");
   }
+  if (o.quantization) add("quant", o.quantization->text());
   add("loss", e.states.loss, o.loss.empty());
   add("steps", std::to_string(o.steps));
   add("inputs", o.inputs_resident ? "resident" : "loader");
   add("keep-output", flag(o.keep_output));
+  if (o.math_attention) add("attn", "math");
+  if (o.new_tokens > 0) add("new-tokens", std::to_string(o.new_tokens));
   add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
   add("gpu", e.device.name);
   add("torch-version", r.torch.name());
@@ -190,14 +200,23 @@ Error after_assumptions(const Error& error, const Diagnostics& diagnostics) {
 
 }  // namespace
 
-Estimate estimate(const EstimateRequest& request) {
+/// What the file fixes and the user did not give.
+void take_from_file(EstimateRequest& request, const nn::Model& model) {
+  auto given = [&](const char* name) { return std::find(request.given.begin(), request.given.end(), name) != request.given.end(); };
+  if (model.file_batch && !given("batch")) request.run.batches = {model.file_batch};
+  if (given("precision")) return;
+  if (model.file_dtype == DType::bfloat16) request.run.precision = run::Precision::bf16;
+  if (model.file_dtype == DType::float16) request.run.precision = run::Precision::fp16;
+}
+
+Estimate estimate(const EstimateRequest& asked) {
+  EstimateRequest request = asked;
   Estimate e;
   e.torch = request.torch;
   e.device = request.gpu ? find_device(*request.gpu) : default_device();
   e.device_given = request.gpu.has_value();
   e.semantics = request.semantics == RunSettings::Semantics::cuda ? "cuda" : "fake-tensor";
   if (!request.counted_device.empty()) e.semantics = request.counted_device;
-  e.run = request.run;
   e.source = request.spec;
 
   ReplayOptions replay_options;
@@ -209,11 +228,16 @@ Estimate estimate(const EstimateRequest& request) {
 
   Runtime runtime(settings);
   runtime.default_dtype = run::model_dtype(request.run.precision);
+  if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
+  if (request.run.quantization && request.run.quantization->dtype) runtime.default_dtype = *request.run.quantization->dtype;
   auto model = spec::read_model(request.spec, request.read);
+  take_from_file(request, *model);
+  e.run = request.run;
+  run::settle(e.run, *model);
   e.name = model->name;
   e.kind = model->kind;
   try {
-    e.states = run::run_loop(*model, request.run);
+    e.states = run::run_loop(*model, e.run);
   } catch (Error& error) {
     if (error.has_place()) error.within(request.spec);
     throw after_assumptions(error, runtime.diagnostics);

@@ -28,6 +28,7 @@ def facts(name, mapping):
         fields[f.name] = value
     base = {f.name: f.default for f in dataclasses.fields(mapping_base())}
     fields = {k: v for k, v in fields.items() if not (k in base and base[k] == v)}
+    fields = {cls.attribute_map.get(k, k): v for k, v in fields.items()}
     entry = {"fields": fields}
     if cls.attribute_map:
         entry["aliases"] = cls.attribute_map

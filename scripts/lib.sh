@@ -7,7 +7,8 @@ ninja-build program ninja
 g++ program ${CXX:-g++}
 libcli11-dev header CLI/CLI.hpp
 nlohmann-json3-dev header nlohmann/json.hpp
-libfmt-dev header fmt/core.h"
+libfmt-dev header fmt/core.h
+zlib1g-dev header zlib.h"
 test_packages="catch2 header catch2
 libbenchmark-dev header benchmark/benchmark.h
 python3 program python3

@@ -2,7 +2,7 @@
 """Records rows of truth for tests/accuracy: record_accuracy_rows.py [--shared ../shared] [--set NAME...]
 
 Copies the numbers of chosen rows from the shared truth into tests/accuracy/rows.jsonl (a row a line: its id, memest's arguments, the states, each
-phase's end and peak, the most reserved), their specs into tests/accuracy/specs/, and for some small rows of each model every allocation into
+phase's end and peak, the most reserved), their specs into tests/accuracy/specs/ (Hugging Face configs into configs/), and for some small rows of each model every allocation into
 tests/accuracy/allocations/. What is chosen stands in SETS. Sets that are not asked for keep their recorded rows.
 """
 import argparse
@@ -31,6 +31,39 @@ SETS = {
         "condition": lambda case: plain_optimizer(case) and not case.get("checkpoint") and not case.get("channels_last"),
         "lists": {"for_each_model": 2, "most_events": 3000},
     },
+    "encoders": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(luke|xlnet|big_bird)-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
+               r"|(gte|eurobert|bert-generation|modernvbert)-2layers \S+ precision=bf16|(esmc|jina_embeddings_v3|modernbert|modernbert-decoder)-2layers \S+ precision=fp16)",
+        "condition": lambda case: True,
+    },
+    "image models": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((beit-base-patch16-224) \S+ precision=fp32|swin-2layers \S+ precision=bf16|data2vec-vision-2layers \S+ precision=fp16|(donut-swin|convnextv2|mobilenet_v2|mobilevit|swiftformer|efficientnet)-2layers|ijepa-2layers \S+ precision=bf16)",
+        "condition": lambda case: True,
+    },
+    "experts": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:(mixtral batch=2 seq=64 .*precision=(amp-bf16|fp32) .*experts=grouped_mm|qwen3-moe batch=2 .*precision=bf16 .*experts=grouped_mm device=h100|deepseek-v3-ipex )",
+        "condition": lambda case: True,
+    },
+    "encoder-decoders": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((bart|plbart)-2layers task=seq2seq precision=(fp16|amp-bf16)|mbart-2layers task=masked-lm precision=fp32|mvp-2layers task=causal-lm"
+               r"|(pegasus|blenderbot|blenderbot-small|marian)-2layers task=seq2seq precision=bf16|pegasus-2layers task=causal-lm precision=fp16|(pegasus_x|bigbird_pegasus)-2layers task=seq2seq)",
+        "condition": lambda case: True,
+    },
+    "decoders": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((gptj|opt)-2layers task=causal-lm precision=bf16|(codegen-ipex|falcon-2layers|bloom-2layers|mpt-2layers|xglm-2layers|gpt_neox_japanese-2layers)"
+               r" task=causal-lm precision=amp-bf16|(biogpt|gpt_bigcode)-2layers task=causal-lm precision=fp16)",
+        "condition": lambda case: True,
+    },
+    "t5-and-whisper": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:(t5-small .*precision=fp16|mt5-2layers .*precision=fp32|umt5-2layers .*precision=amp-bf16|whisper-2layers .*precision=(amp-bf16|fp16))",
+        "condition": lambda case: True,
+    },
 }
 
 
@@ -55,9 +88,10 @@ def arguments_of(scoreboard, case):
         spec = Path(words[1])
         if spec.is_absolute():
             name = f"{slug(case['model'], 48)}-{spec.stem[:6]}.json"
-            (HERE / "specs").mkdir(exist_ok=True)
-            shutil.copyfile(spec, HERE / "specs" / name)
-            words[1] = f"specs/{name}"
+            folder = "configs" if "hf" in case else "specs"
+            (HERE / folder).mkdir(exist_ok=True)
+            shutil.copyfile(spec, HERE / folder / name)
+            words[1] = f"{folder}/{name}"
     return words[1:-2]
 
 

@@ -14,7 +14,8 @@ SavedTensor::SavedTensor(T x, bool is_output) {
     kept = detached(x);
     kept->wrapped_number = x->wrapped_number;
   }
-  if (auto hooks = runtime().saved_tensor_hooks)
+  // saved_variable.cpp: hooks are not shown wrapped numbers
+  if (auto hooks = runtime().saved_tensor_hooks; hooks && !x->wrapped_number)
     packed_ = hooks->pack(kept);
   else
     tensor_ = std::move(kept);

@@ -151,9 +151,12 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
     NoGrad guard;
     return region(inputs);
   }
+  auto produced = std::make_shared<std::vector<bool>>();
   auto n = node("CheckpointFunctionBackward", std::span<const Tensor>(inputs), std::span<const Tensor>(inputs),
-                [region, autocast = AutocastModes()](Backward& w, const Tensors& saved) {
-                  Tensors detached_inputs, outputs;
+                [region, produced, autocast = AutocastModes()](Backward& w, const Tensors& saved) {
+                  Tensors detached_inputs, outputs, roots, gradients;
+                  for (std::size_t i = 0; i < w.grad.size(); ++i)  // an autograd.Function gets zeros where no gradient arrived
+                    if (!w.grad[i] && (*produced)[i]) w.grad[i] = empty(w.output_sizes(int(i)), w.output_dtype(int(i)));
                   for (std::size_t i = 0; i < saved.size(); ++i) {
                     detached_inputs.push_back(saved[i] ? detached(saved[i]) : Tensor());
                     if (w.needs(int(i))) detached_inputs.back()->requires_grad = true;
@@ -164,8 +167,12 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
                     Scoped<bool> recomputing(runtime().recomputing, true);
                     outputs = region(detached_inputs);
                   }
-                  for (std::size_t i = 0; i < outputs.size(); ++i)
-                    if (outputs[i].requires_grad() && w.grad[i]) backward(outputs[i], w.grad[i]);
+                  for (std::size_t i = 0; i < outputs.size(); ++i) {
+                    if (!outputs[i] || !outputs[i].requires_grad() || !w.grad[i]) continue;
+                    roots.push_back(outputs[i]);
+                    gradients.push_back(w.grad[i]);
+                  }
+                  if (!roots.empty()) backward(roots, gradients);
                   for (std::size_t i = 0; i < saved.size(); ++i)
                     if (w.needs(int(i))) w.out[i] = detached_inputs[i]->grad;
                 });
@@ -174,6 +181,7 @@ Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
     NoGrad guard;
     outputs = region(inputs);
   }
+  for (auto& x : outputs) produced->push_back(bool(x));
   n.outputs(std::span<const Tensor>(outputs));
   return outputs;
 }

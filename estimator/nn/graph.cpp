@@ -90,6 +90,15 @@ class ExpressionReader {
     while (at_ < text_.size() && (letter(text_[at_]) || digit(text_[at_]) || text_[at_] == '.')) ++at_;
     if (at_ == start) throw bad();
     const std::string name(text_.substr(start, at_ - start));
+    if ((name == "max" || name == "min") && take("(")) {
+      std::int64_t value = sum(depth + 1);
+      while (take(",")) {
+        const std::int64_t other = sum(depth + 1);
+        value = name == "max" ? std::max(value, other) : std::min(value, other);
+      }
+      if (!take(")")) throw bad();
+      return value;
+    }
     if (names_) names_->push_back(name);
     if (!symbols_) return 1;
     auto it = symbols_->find(name);

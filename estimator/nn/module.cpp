@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "fake/autograd.h"
 #include "fake/runtime.h"
+#include "nn/adapter.h"
 #include "nn/moved.h"
 #include "ops/copy.h"
 
@@ -119,7 +120,9 @@ Tensors Module::parameters() {
 }
 
 void Module::to_device(MemoryFormat format) {
-  for (auto& [name, child] : children_) child->to_device(format);
+  auto* linear = dynamic_cast<Adaptable*>(this);  // of peft: the layer itself is the first child, its adapters follow
+  if (!linear)
+    for (auto& [name, child] : children_) child->to_device(format);
   auto move = [&](Tensor& x, Category category) {
     if (!x || !x->storage->host) return;
     Runtime& rt = runtime();
@@ -131,8 +134,17 @@ void Module::to_device(MemoryFormat format) {
     x->strides = moved.strides();
     x->storage = moved->storage;
   };
-  for (auto& [name, p] : parameters_) move(p, Category::parameter);
+  for (auto& [name, p] : parameters_) {
+    if (linear && linear->quantized() && &p == &parameters_[0].second && p->storage->host) {
+      Scoped<ModuleId> module(runtime().module, entered_ ? id_ : runtime().module);
+      linear->quantized()->load(p, false, linear->transposed());
+    } else {
+      move(p, Category::parameter);
+    }
+  }
   for (auto& [name, b] : buffers_) move(b, Category::buffer);
+  if (linear && !linear->adapters_follow)
+    for (auto& [name, child] : children_) child->to_device(format);
   if (auto* hook = dynamic_cast<AfterMove*>(this)) hook->moved();
 }
 

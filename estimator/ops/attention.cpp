@@ -39,6 +39,20 @@ Tensor dropout(T input, double p, bool train) {
   return y;
 }
 
+/// native_dropout_cuda: what decomposed programs call.
+std::tuple<Tensor, Tensor> native_dropout(T input, double p, std::optional<bool> train) {
+  if (p < 0 || p > 1) throw Error("dropout probability has to be between 0 and 1, but got " + std::to_string(p));
+  auto fn = node("NativeDropoutBackward0", {input}, {}, [](Backward& w, T mask) { w.out[0] = dropout_gradient(w.grad[0], mask); });
+  const bool as_it_is = train && !*train;
+  Tensor mask = as_it_is ? empty({}, DType::boolean) : empty_like(input, DType::boolean);
+  Tensor y = empty_like(input);
+  fn.outputs({y}, {mask});
+  return {y, mask};
+}
+const Op native_dropout_record{{"aten::native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)", Autocast::none, "result1",
+                                "native/cuda/Dropout.cu; derivatives.yaml native_dropout"},
+                               native_dropout};
+
 bool is_half(DType t) { return t == DType::float16 || t == DType::bfloat16; }
 I round_up(I n, I multiple) { return ceil_div(n, multiple) * multiple; }
 

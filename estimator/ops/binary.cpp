@@ -180,6 +180,7 @@ Tensor pow_of_number(const Scalar& self, T exponent) {
       w.out[0] = g * where(compare("aten::ge", b, 0), scalar_like(g), (Lazy(y) * 0.5).conj());
   });
   Tensor y = pow(self, detached(exponent));
+  if (self.to_double() != 1) const Tensor wrapped = empty({}, self.value.index() == 1 ? DType::float64 : DType::int64);  // for pow_out
   fn.outputs({y}, {y});
   return y;
 }

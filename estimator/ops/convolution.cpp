@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include <algorithm>
 #include <limits>
 
@@ -187,10 +189,12 @@ ConvGradients depthwise_2d_backward(T grad, T input, T weight, bool needs_input,
   return out;
 }
 
-/// ConvolutionBackward0: convolution_backward (native/Convolution.cpp).
-void convolution_backward(Backward& w, T saved_input, T saved_weight, const Geometry& geometry) {
+using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
+
+/// convolution_backward (native/Convolution.cpp): the gradients of input, weight and bias that are wanted.
+ThreeTensors convolution_gradients(T given, T saved_input, T saved_weight, const Geometry& geometry, const std::array<bool, 3>& wanted) {
   Geometry g = geometry;
-  Tensor input = saved_input, weight = saved_weight, grad = w.grad[0];
+  Tensor input = saved_input, weight = saved_weight, grad = given;
   const bool one_spatial = input.dim() == 3;
   if (one_spatial) {
     input = as_2d(ops::contiguous_tensor(input));
@@ -203,8 +207,8 @@ void convolution_backward(Backward& w, T saved_input, T saved_weight, const Geom
       backend == Backend::cudnn || backend == Backend::cudnn_transposed ? conv_memory_format(input, weight) : MemoryFormat::contiguous;
   // flop_counter.py conv_backward_flop: both gradients cost what the forward costs, but the weight's does not know of groups.
   const Dims &x_sizes = input.sizes(), &grad_sizes = grad.sizes(), &met = g.transposed ? x_sizes : grad_sizes;
-  if (w.needs(0)) runtime().count_flops(conv_flops(x_sizes[0], met, weight.sizes()));
-  if (w.needs(1)) {
+  if (wanted[0]) runtime().count_flops(conv_flops(x_sizes[0], met, weight.sizes()));
+  if (wanted[1]) {
     const I filter = weight.sizes().slice(2, weight.dim()).numel(), points = met.slice(2, met.size()).numel();
     runtime().count_flops(flops_of({x_sizes[0], x_sizes[1], grad_sizes[1], filter, points}));
   }
@@ -213,31 +217,51 @@ void convolution_backward(Backward& w, T saved_input, T saved_weight, const Geom
   auto bias_gradient = [&](T of) { bias = ops::sum_kernel(of, all_but_channels(of.dim()), false, of.dtype()); };
   switch (backend) {
     case Backend::empty:
-      if (w.needs(0)) found.input = empty_like(input);
-      if (w.needs(1)) found.weight = empty_like(weight);
+      if (wanted[0]) found.input = empty_like(input);
+      if (wanted[1]) found.weight = empty_like(weight);
       break;
     case Backend::cudnn:
     case Backend::cudnn_transposed: {
-      const Tensor x = w.needs(1) ? in_format(input, format) : input;
-      found = cudnn_backward(grad, x, weight, g.transposed, w.needs(0), w.needs(1));
+      const Tensor x = wanted[1] ? in_format(input, format) : input;
+      found = cudnn_backward(grad, x, weight, g.transposed, wanted[0], wanted[1]);
       break;
     }
-    case Backend::depthwise_2d: found = depthwise_2d_backward(grad, input, weight, w.needs(0), w.needs(1)); break;
+    case Backend::depthwise_2d: found = depthwise_2d_backward(grad, input, weight, wanted[0], wanted[1]); break;
     case Backend::depthwise_3d: {  // native/cuda/DepthwiseConv3d.cu also sums the bias
-      if (w.needs(0)) found.input = empty(input.sizes(), grad.dtype());
-      if (w.needs(1)) found.weight = empty(weight.sizes(), grad.dtype());
+      if (wanted[0]) found.input = empty(input.sizes(), grad.dtype());
+      if (wanted[1]) found.weight = empty(weight.sizes(), grad.dtype());
       const Tensor contiguous_grad = ops::contiguous_tensor(grad);
       const Tensor x = ops::contiguous_tensor(input);
       const Tensor k = ops::contiguous_tensor(weight);
-      if (w.needs(2)) bias_gradient(contiguous_grad);
+      if (wanted[2]) bias_gradient(contiguous_grad);
       break;
     }
   }
-  if (w.needs(2) && !bias) bias_gradient(grad);
-  if (w.needs(0)) w.out[0] = one_spatial ? back_to_1d(found.input) : found.input;
-  if (w.needs(1)) w.out[1] = one_spatial ? back_to_1d(found.weight) : found.weight;
-  if (w.needs(2)) w.out[2] = bias;
+  if (wanted[2] && !bias) bias_gradient(grad);
+  if (one_spatial && wanted[0]) found.input = back_to_1d(found.input);
+  if (one_spatial && wanted[1]) found.weight = back_to_1d(found.weight);
+  return {std::move(found.input), std::move(found.weight), std::move(bias)};
 }
+void convolution_backward(Backward& w, T input, T weight, const Geometry& geometry) {
+  auto [x, k, b] = convolution_gradients(w.grad[0], input, weight, geometry, {w.needs(0), w.needs(1), w.needs(2)});
+  if (w.needs(0)) w.out[0] = std::move(x);
+  if (w.needs(1)) w.out[1] = std::move(k);
+  if (w.needs(2)) w.out[2] = std::move(b);
+}
+
+// What decomposed programs call.
+ThreeTensors convolution_backward_op(T grad, T input, T weight, const std::optional<Dims>&, const Dims& stride, const Dims& padding,
+                                     const Dims& dilation, bool transposed, const Dims& output_padding, I groups,
+                                     const std::vector<bool>& mask) {
+  if (mask.size() != 3) throw Error("convolution_backward: output_mask has three parts");
+  return convolution_gradients(grad, input, weight, {stride, padding, dilation, output_padding, transposed, groups},
+                               {mask[0], mask[1], mask[2]});
+}
+const Op convolution_backward_record{
+    {"aten::convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, "
+     "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)",
+     Autocast::none, "not differentiable here", "native/Convolution.cpp convolution_backward"},
+    convolution_backward_op};
 
 /// convolution's kernel: its result of these sizes.
 Tensor forward_kernel(T input, T weight, Geometry g, const Dims& sizes) {

@@ -78,6 +78,16 @@ Tensor embedding_dense_backward(T grad_output, T indices, I rows, bool scale_gra
   return grad_by_sorting(grad, list, rows, scale_grad_by_freq, false);
 }
 
+/// What decomposed programs call.
+Tensor dense_backward(T grad_output, T indices, I rows, I, bool scale_grad_by_freq) {
+  return embedding_dense_backward(grad_output, indices, rows, scale_grad_by_freq);
+}
+const Op embedding_dense_backward_record{
+    {"aten::embedding_dense_backward(Tensor grad_output, Tensor indices, SymInt num_weights, SymInt padding_idx, bool scale_grad_by_freq) "
+     "-> Tensor",
+     Autocast::none, "not differentiable here", "native/cuda/EmbeddingBackwardKernel.cu"},
+    dense_backward};
+
 Tensor embedding(T weight, T indices, I, bool scale_grad_by_freq, bool sparse) {
   check_indices("embedding", weight, indices);
   if (sparse && runtime().grad_mode && weight.requires_grad()) refuse_sparse("embedding");

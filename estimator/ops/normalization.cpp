@@ -201,6 +201,27 @@ const Op<ThreeTensors(T, T, T, T, T, bool, double, double)> native_batch_norm_op
      Autocast::none, "input, weight, running_mean, running_var, save_mean, save_invstd", kBatchNorm},
     native_batch_norm};
 
+// What decomposed programs call: the functional form gives new running statistics beside the result.
+using FiveTensors = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
+FiveTensors batch_norm_functional(T input, T weight, T bias, T running_mean, T running_var, bool training, double momentum, double eps) {
+  Tensor mean = ops::clone(running_mean, MemoryFormat::preserve), variance = ops::clone(running_var, MemoryFormat::preserve);
+  auto [y, save_mean, save_invstd] = native_batch_norm_op(input, weight, bias, mean, variance, training, momentum, eps);
+  return {y, save_mean, save_invstd, mean, variance};
+}
+ThreeTensors batch_norm_no_training(T input, T weight, T bias, T running_mean, T running_var, double momentum, double eps) {
+  return native_batch_norm_op(input, weight, bias, running_mean, running_var, false, momentum, eps);
+}
+const Op batch_norm_functional_record{
+    {"aten::_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool "
+     "training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+     Autocast::none, "as native_batch_norm", "native_functions.yaml; native/cuda/Normalization.cu"},
+    batch_norm_functional};
+const Op batch_norm_no_training_record{
+    {"aten::_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, "
+     "float momentum, float eps) -> (Tensor, Tensor, Tensor)",
+     Autocast::none, "as native_batch_norm", "native/Normalization.cpp _batch_norm_legit_no_training"},
+    batch_norm_no_training};
+
 Tensor batch_norm(T input, T weight, T bias, T running_mean, T running_var, bool training, double momentum, double eps,
                   bool cudnn_enabled) {
   if (input.dim() < 2) throw Error("batch_norm: the input must have a channel dimension, found " + describe(input));

@@ -97,6 +97,7 @@ Tensor cached_cast(T x, DType to) {
   auto& cached = mode.cache[x.get()];
   if (!cached) {
     CategoryScope category(Category::autocast_cache);
+    GradMode grad(true);  // a cast made under no_grad serves calls with grad, too (2.15, asked of it)
     cached = ops::to_copy(x, to);
   }
   return cached;

@@ -80,6 +80,19 @@ void pool_backward(Backward& w, T x, MemoryFormat format) {
   const Tensor grad = in_format(w.grad[0], format);
 }
 
+/// What decomposed programs call.
+Tensor max_pool2d_backward(T grad_output, T self, const Dims&, const Dims&, const Dims&, const Dims&, bool, T) {
+  const MemoryFormat format = self.dim() == 4 ? suggest_memory_format(self) : MemoryFormat::contiguous;
+  Tensor out = empty(self.sizes(), self.dtype(), format);
+  const Tensor grad = in_format(grad_output, format);
+  return out;
+}
+const Op max_pool2d_backward_record{
+    {"aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] "
+     "dilation, bool ceil_mode, Tensor indices) -> Tensor",
+     Autocast::none, "not differentiable here", "native/cuda/DilatedMaxPool2d.cu"},
+    max_pool2d_backward};
+
 // ---- max pools ---------------------------------------------------------------------------------------------------------
 
 template <int Spatial>

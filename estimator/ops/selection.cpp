@@ -48,13 +48,13 @@ Tensor where_numbers(T condition, const Scalar& self, const Scalar& other) {
   Tensor a = empty({}, type), b = empty({}, type);
   return where_tensors(condition, a, b);
 }
+/// The overloads that take numbers stand before those that take tensors, since a number can be a tensor.
+const Op where_numbers_op{{"aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", Autocast::none, "", kWhere},
+                          where_numbers};
 const Op where_self_number_op{{"aten::where.ScalarSelf(Tensor condition, Scalar self, Tensor other) -> Tensor", Autocast::none, "", kWhere},
                               where_self_number};
 const Op where_other_number_op{
     {"aten::where.ScalarOther(Tensor condition, Tensor self, Scalar other) -> Tensor", Autocast::none, "", kWhere}, where_other_number};
-const Op where_numbers_op{{"aten::where.Scalar(Tensor condition, Scalar self, Scalar other) -> Tensor", Autocast::none, "", kWhere},
-                          where_numbers};
-/// After the overloads that take numbers, since a number can be a tensor.
 const Op where_self_op{{"aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor", Autocast::none, "condition", kWhere},
                        where_self};
 Tensor where_tensors(T condition, T self, T other) { return where_self_op(condition, self, other); }

@@ -74,6 +74,15 @@ Tensors Optimizer::parameters() const {
   return all;
 }
 
+void Optimizer::replace_parameters(std::vector<Tensors> of_groups) {
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    groups_[i].parameters = std::move(of_groups[i]);
+    groups_[i].first = first;
+    first += groups_[i].parameters.size();
+  }
+}
+
 void Optimizer::step() {
   for (auto& g : groups_) step(g);
 }

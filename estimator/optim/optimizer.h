@@ -44,6 +44,8 @@ class Optimizer {
   virtual void load_state(bool mapped_to_device);
   const ParameterGroups& groups() const { return groups_; }
   Tensors parameters() const;
+  /// param_group["params"] = ...: other tensors of each group, at most as many, before any has a state.
+  void replace_parameters(std::vector<Tensors> of_groups);
   /// Bytes of state tensors on the device: elements × item size, unrounded.
   Bytes state_bytes() const { return state_bytes_; }
   /// Bytes of state that lives on the host (paged or offloaded optimizers).

@@ -52,6 +52,7 @@ std::string to_json(const Estimate& e) {
                  {"buffers_bytes", s.buffer_bytes},
                  {"gradients_bytes", s.gradient_bytes},
                  {"optimizer_state_bytes", s.optimizer_state_bytes}};
+  if (s.master_bytes) j["states"]["master_weights_bytes"] = s.master_bytes;
   Json phases = Json::array();
   for (std::size_t i = 0; i < e.trace().phases.size(); ++i) {
     auto& mark = e.trace().phases[i];

@@ -12,7 +12,7 @@ namespace {
 const char* title(Category c) {
   static constexpr const char* titles[kCategoryCount] = {"parameters",  "buffers",     "gradients",   "optimizer state",
                                                          "inputs",      "activations", "temporaries", "autocast cache",
-                                                         "grad scaler", "workspaces",  "assumed"};
+                                                         "grad scaler", "workspaces",  "KV cache",    "assumed"};
   return titles[int(c)];
 }
 

@@ -9,11 +9,13 @@
 #include "ops/ops.h"
 #include "optim/clip_grad.h"
 #include "optim/grad_scaler.h"
+#include "optim/master_weights.h"
 #include "optim/optimizer.h"
 #include "run/averaged_model.h"
 #include "run/checkpointed.h"
 #include "run/lora.h"
 #include "run/loss.h"
+#include "run/quantize.h"
 #include "run/saved_tensors.h"
 
 namespace memest::run {
@@ -57,7 +59,12 @@ class Loop {
   }
 
   RunResult run() {
-    if (o_.lora) add_lora(model_, *o_.lora, o_.checkpointing.where != Checkpointing::Where::none);
+    if (o_.new_tokens > 0 && !model_.generates())
+      throw Error("--new-tokens: this model does not generate",
+                  "a Hugging Face config of a decoder-only model does, with --task causal-lm");
+    const bool quantized = o_.quantization.has_value(), checkpointed = o_.checkpointing.where != Checkpointing::Where::none;
+    if (quantized) quantize(model_, *o_.quantization, amp_.value_or(model_dtype(o_.precision)));
+    if (o_.lora) add_lora(model_, *o_.lora, checkpointed, quantized || o_.kbit_training);
     freeze();
     count_states();
     model_.root->train(training_);
@@ -67,7 +74,13 @@ class Loop {
     for (auto& x : host_inputs()) result_.inputs.push_back({model_.inputs[result_.inputs.size()].name, x.sizes(), x.dtype()});
     model_.root->enter_trace();
     begin(Phase::load, 0);
-    model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);
+    if (quantized)
+      load_quantized(model_);
+    else
+      model_.root->to_device(o_.memory_format == MemoryFormat::channels_last ? MemoryFormat::channels_last : MemoryFormat::preserve);
+    if (o_.kbit_training) prepare_kbit_training(model_);
+    if (o_.lora) load_adapters(model_);
+    if (quantized || o_.kbit_training) count_stored_bytes();
     if (o_.inputs_resident) batch_on_device(host_batch());
     if (training_) make_training_state();
     hooks_ = saved_tensor_hooks(training_ ? o_.saved_tensors : SavedTensors::kept, host_saved_);
@@ -81,6 +94,7 @@ class Loop {
     result_.host_bytes.saved_peak = host_saved_.peak;
     result_.gradient_bytes = training_ ? result_.trainable_bytes : 0;
     result_.averaged_bytes = averaged_ ? averaged_->bytes() : 0;
+    result_.master_bytes = masters_ ? masters_->bytes() : 0;
     result_.trace = std::move(rt_.trace);  // what the end of the loop's names frees belongs to no phase
     return std::move(result_);
   }
@@ -123,12 +137,23 @@ class Loop {
     }
   }
 
+  /// Parameters as they lie on the device, with their scales.
+  void count_stored_bytes() {
+    result_.parameter_bytes = quantization_state_bytes(*model_.root);
+    result_.trainable_bytes = 0;
+    for (auto& p : model_.root->parameters()) {
+      const Bytes bytes = checked_mul(p.numel(), item_size(p.dtype()));
+      result_.parameter_bytes = checked_add(result_.parameter_bytes, bytes);
+      if (p->requires_grad) result_.trainable_bytes += bytes;
+    }
+  }
+
   void set_batch(int step) { (*model_.symbols)["batch"] = o_.batches[std::min(std::size_t(step) - 1, o_.batches.size() - 1)]; }
 
   Tensors host_inputs() const {
     Tensors inputs;
     for (auto& spec : model_.inputs) {
-      const DType type = is_floating(spec.dtype) && !model_.keeps_types ? model_dtype(o_.precision) : spec.dtype;
+      const DType type = is_floating(spec.dtype) && !spec.keep_dtype ? model_dtype(o_.precision) : spec.dtype;
       inputs.push_back(host_tensor(spec.sizes(*model_.symbols), type));
     }
     return inputs;
@@ -153,8 +178,10 @@ class Loop {
     if (target_ && target_batch_ == batch) return target_;
     Runtime dry(rt_.settings);
     dry.default_dtype = rt_.default_dtype;
+    dry.sdp = rt_.sdp;
     NoGrad guard;
-    AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+    std::optional<AutocastContext> autocast;
+    if (amp_) autocast.emplace(true, *amp_);
     Tensors inputs;
     for (auto& x : host_inputs()) inputs.push_back(to_device(x, o_.memory_format));
     nn::Outcome outcome = model_.forward(inputs);
@@ -188,21 +215,31 @@ class Loop {
     }
   }
 
+  /// The rest, then each --param-group, then --no-decay; a parameter is in the first that names it.
   optim::ParameterGroups parameter_groups() const {
-    optim::ParameterGroups groups(1);
-    if (o_.no_decay.empty()) {
-      groups[0].parameters = trainable_;
-      return groups;
+    struct Named {
+      const char* option;
+      const std::vector<std::string>& globs;
+      bool decays;
+    };
+    std::vector<Named> named;
+    for (auto& globs : o_.parameter_groups) named.push_back({"--param-group", globs, true});
+    if (!o_.no_decay.empty()) named.push_back({"--no-decay", o_.no_decay, false});
+    optim::ParameterGroups groups(1 + named.size());
+    for (std::size_t i = 0; i < trainable_.size(); ++i) {
+      std::size_t group = 0;
+      for (std::size_t k = 0; k < named.size() && group == 0; ++k)
+        if (matches_any(named[k].globs, trainable_names_[i])) group = k + 1;
+      groups[group].parameters.push_back(trainable_[i]);
     }
-    optim::ParameterGroup undecayed;
-    undecayed.decays = false;
-    for (std::size_t i = 0; i < trainable_.size(); ++i)
-      (matches_any(o_.no_decay, trainable_names_[i]) ? undecayed : groups[0]).parameters.push_back(trainable_[i]);
-    if (undecayed.parameters.empty())
-      throw Error("--no-decay " + join(o_.no_decay, ",") + ": no trainable parameter has such a name",
-                  did_you_mean(o_.no_decay[0], trainable_names_));
-    if (groups[0].parameters.empty()) groups.clear();
-    groups.push_back(std::move(undecayed));
+    for (std::size_t k = 0; k < named.size(); ++k) {
+      groups[k + 1].decays = named[k].decays;
+      if (groups[k + 1].parameters.empty())
+        throw Error(fmt::format("{} {}: no trainable parameter {}has such a name", named[k].option, join(named[k].globs, ","),
+                                k > 0 ? "outside the groups before it " : ""),
+                    did_you_mean(named[k].globs[0], trainable_names_));
+    }
+    if (groups[0].parameters.empty() && !named.empty()) groups.erase(groups.begin());
     return groups;
   }
 
@@ -214,6 +251,10 @@ class Loop {
     if (scaler_ && optimizer_ && optimizer_->needs_closure())
       throw Error("Closure use is not currently supported if GradScaler is enabled",
                   "use --precision amp-bf16 or fp32 with this optimizer");
+    if (!o_.master_weights.empty() && optimizer_) {
+      if (o_.resume != Resume::no) throw Error("--master-weights: --resume is not modelled with it");
+      masters_ = optim::make_master_weights(o_.master_weights, model_dtype(o_.precision), *optimizer_);
+    }
     if (optimizer_ && optimizer_->needs_closure() && o_.grad_accum > 1)
       throw Error("--grad-accum: an optimizer that calls a closure runs the whole step itself", "leave --grad-accum out");
     resume();
@@ -246,13 +287,17 @@ class Loop {
 
   void zero_grad(int step) {
     begin(Phase::zero_grad, step);
-    if (optimizer_) {
+    if (masters_) {
+      masters_->zero_grad();
+    } else if (optimizer_) {
       optimizer_->zero_grad(o_.zero_grad_to_none);
     } else if (o_.zero_grad_to_none) {
       for (auto& p : trainable_) p->grad.reset();
     }
     if (o_.inputs_resident && o_.input_grad && !batch_.empty()) batch_[0]->grad.reset();
   }
+
+  bool zeroes_at(ZeroGradAt where) const { return o_.zero_grad_at == where && !(masters_ && masters_->zeroes_after_step()); }
 
   nn::Outcome outcome_of(const Tensors& batch) {
     nn::Outcome outcome = run_checkpointed(model_, o_.checkpointing, Tensors(batch.begin(), batch.begin() + std::ptrdiff_t(inputs_)));
@@ -261,9 +306,15 @@ class Loop {
   }
 
   void forward() {
-    AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+    std::optional<AutocastContext> autocast;
+    if (amp_) autocast.emplace(true, *amp_);
     std::optional<SavedTensorHooksScope> hooks;
     if (hooks_) hooks.emplace(hooks_);
+    if (o_.new_tokens > 0) {
+      const Tensors batch(batch_.begin(), batch_.begin() + std::ptrdiff_t(inputs_));
+      out_ = model_.generate(batch, {o_.new_tokens, o_.all_logits, [this] { rt_.begin_phase(Phase::decode, step_, 1); }});
+      return;
+    }
     nn::Outcome outcome = outcome_of(batch_);
     hooks.reset();
     out_ = std::move(outcome.out);
@@ -271,12 +322,13 @@ class Loop {
   }
 
   void one_step(int step) {
+    step_ = step;
     if (training_ && optimizer_ && optimizer_->needs_closure()) return closure_step(step);
     for (int micro = 1; micro <= o_.grad_accum; ++micro) {
       const Tensors host = o_.inputs_resident ? Tensors() : host_batch();
       begin(Phase::inputs, step, micro);
       if (!o_.inputs_resident) batch_on_device(host);
-      if (training_ && micro == 1 && o_.zero_grad_at == ZeroGradAt::start) zero_grad(step);
+      if (training_ && micro == 1 && zeroes_at(ZeroGradAt::start)) zero_grad(step);
       begin(Phase::forward, step, micro);
       if (training_) {
         forward();
@@ -288,7 +340,7 @@ class Loop {
       if (!o_.keep_output) out_ = None{};
       if (o_.leak_loss) leaked_.push_back(loss_value_ ? loss_value_ : loss_input(out_));
       if (!training_) continue;
-      if (micro == 1 && o_.zero_grad_at == ZeroGradAt::before_backward) zero_grad(step);
+      if (micro == 1 && zeroes_at(ZeroGradAt::before_backward)) zero_grad(step);
       begin(Phase::backward, step, micro);
       backward_pass();
     }
@@ -296,7 +348,7 @@ class Loop {
     begin(Phase::optimizer, step);
     optimizer_step();
     if (averaged_) averaged_->update();
-    if (o_.zero_grad_at == ZeroGradAt::end) zero_grad(step);
+    if (zeroes_at(ZeroGradAt::end)) zero_grad(step);
     evaluate(step);
   }
 
@@ -331,6 +383,10 @@ class Loop {
     if (scaler_) {
       Tensor scaled = scaler_->scale(loss_value_);
       memest::backward(scaled);
+    } else if (masters_) {
+      memest::backward(masters_->before_backward(loss_value_));
+      NoGrad guard;
+      masters_->after_backward();
     } else {
       memest::backward(loss_value_);
     }
@@ -340,11 +396,14 @@ class Loop {
     NoGrad guard;
     if (o_.clip_grad_norm || o_.clip_grad_value) {
       if (scaler_ && optimizer_) scaler_->unscale(*optimizer_);
-      if (o_.clip_grad_norm) optim::clip_grad_norm(trainable_);
-      if (o_.clip_grad_value) optim::clip_grad_value(trainable_);
+      if (o_.clip_grad_norm) masters_ ? masters_->clip_grad_norm() : void(optim::clip_grad_norm(trainable_));
+      if (o_.clip_grad_value) masters_ ? masters_->clip_grad_value() : optim::clip_grad_value(trainable_);
     }
     if (!optimizer_) return;
-    if (scaler_) {
+    if (masters_) {
+      masters_->step();
+      if (masters_->zeroes_after_step()) masters_->zero_grad();
+    } else if (scaler_) {
       scaler_->step(*optimizer_);
       scaler_->update();
     } else {
@@ -361,7 +420,8 @@ class Loop {
     {
       GradScope mode(o_.eval_between == EvalBetween::grad, o_.eval_between == EvalBetween::inference_mode);
       const Tensors batch = o_.inputs_resident ? batch_ : moved(host);
-      AutocastContext autocast(amp_.has_value(), amp_.value_or(DType::float16));
+      std::optional<AutocastContext> autocast;
+      if (amp_) autocast.emplace(true, *amp_);
       nn::Outcome outcome = outcome_of(batch);
     }
     model_.root->train(true);
@@ -379,9 +439,11 @@ class Loop {
   std::unique_ptr<AveragedModel> averaged_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::GradScaler> scaler_;
+  std::unique_ptr<optim::MasterWeights> masters_;
   optim::List checkpoint_;
   std::set<const TensorImpl*> loaded_;
   std::size_t inputs_ = 0;
+  int step_ = 0;
   Tensor target_;
   std::int64_t target_batch_ = -1;
   HostBytes host_saved_;
@@ -394,6 +456,22 @@ class Loop {
 };
 
 }  // namespace
+
+void settle(RunOptions& o, const nn::Model& model) {
+  if (model.quantization && o.quantization)
+    throw Error("--quant: the model's weights are quantised already, " + model.quantization->text(), "leave --quant out")
+        .within("/quantization_config");
+  if (model.quantization) o.quantization = *model.quantization;
+  if (o.kbit_training && !o.quantization)
+    throw Error("--kbit-training prepares a model whose weights are quantised", "add --quant nf4-dq,compute=bf16 or the like");
+  if (o.quantization && o.mode == Mode::train && !o.lora)
+    throw Error("quantised weights are not trained: adapters beside them are", "add --lora targets=all-linear, or --mode infer");
+  if (o.quantization && (o.averaging != Averaging::none || o.resume != Resume::no))
+    throw Error("--quant does not go with --ema or --resume: quantised weights are not copied");
+  if (o.quantization && o.memory_format != MemoryFormat::contiguous) throw Error("--quant does not go with --memory-format channels_last");
+  if (o.kbit_training && !o.checkpointing_given && model.is_transformers())
+    o.checkpointing.where = Checkpointing::Where::full, o.checkpointing.reentrant = true;
+}
 
 RunResult run_loop(nn::Model& model, const RunOptions& options) { return Loop(model, options).run(); }
 

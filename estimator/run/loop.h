@@ -12,6 +12,7 @@ struct RunResult {
   Bytes parameter_bytes = 0, trainable_bytes = 0, buffer_bytes = 0;  ///< unrounded, shared ones once
   Bytes gradient_bytes = 0, optimizer_state_bytes = 0;
   Bytes averaged_bytes = 0;  ///< of the EMA or SWA copy
+  Bytes master_bytes = 0;    ///< of float32 copies of the parameters
   struct {
     Bytes optimizer_state = 0;
     Bytes saved_peak = 0;  ///< saved tensors that hooks moved to the host: most at one time
@@ -24,6 +25,10 @@ struct RunResult {
   };
   std::vector<Input> inputs;  ///< of the first step
 };
+
+/// What the model decides where the options leave it open, and what the two together do not allow: quantised weights, checkpointing. Throws
+/// Error.
+void settle(RunOptions& options, const nn::Model& model);
 
 /// Loads the model and runs the loop on the current runtime; its trace, which ends with the last phase, moves into the result. Throws Error
 /// where the model and the options do not fit.

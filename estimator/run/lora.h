@@ -7,6 +7,9 @@ namespace memest::run {
 
 /// get_peft_model: freezes the model, and gives each targeted linear layer lora_A, lora_B and a dropout. `checkpointed`: then also
 /// enable_input_require_grads, without which nothing of a checkpointed layer would be trained. Throws Error where no layer is meant.
-void add_lora(nn::Model& model, const Lora& lora, bool checkpointed);
+/// `follows`: the model is on the device before its adapters are made; load_adapters moves them.
+void add_lora(nn::Model& model, const Lora& lora, bool checkpointed, bool follows);
+/// Adapters onto the device one by one, in the type of their layer; at the end 16-bit ones become float32 (autocast_adapter_dtype).
+void load_adapters(nn::Model& model);
 
 }  // namespace memest::run

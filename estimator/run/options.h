@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "fake/kernel.h"
 #include "fake/tensor.h"
+#include "nn/quantization.h"
 
 namespace memest::run {
 
@@ -72,7 +73,9 @@ struct RunOptions {
   std::vector<std::int64_t> batches{1};  ///< samples of each step; the last one repeats
   int steps = 3;
   std::string optimizer = "adamw";
-  std::vector<std::string> no_decay;  ///< globs of parameters in a group of their own, with weight_decay=0
+  std::vector<std::string> no_decay;                       ///< globs of parameters in a group of their own, with weight_decay=0
+  std::vector<std::vector<std::string>> parameter_groups;  ///< globs of each further group
+  std::string master_weights;                              ///< a record of optim/master_weights.h; empty: none
   int grad_accum = 1;
   bool zero_grad_to_none = true;
   ZeroGradAt zero_grad_at = ZeroGradAt::start;
@@ -87,10 +90,16 @@ struct RunOptions {
   Resume resume = Resume::no;
   EmptyCache empty_cache = EmptyCache::never;
   std::vector<std::string> freeze;  ///< globs of parameters that do not require grad
+  std::int64_t new_tokens = 0;      ///< of an inference: model.generate() instead of a forward
+  bool all_logits = false;          ///< generate() keeps the logits of the whole prompt
+  bool math_attention = false;      ///< sdpa_kernel(SDPBackend.MATH) around the run
   bool keep_output = true;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Checkpointing checkpointing;
+  bool checkpointing_given = false;  ///< else --kbit-training chooses
   std::optional<Lora> lora;
+  std::optional<nn::Quantization> quantization;
+  bool kbit_training = false;  ///< peft.prepare_model_for_kbit_training
   SavedTensors saved_tensors = SavedTensors::kept;
 };
 

@@ -8,6 +8,8 @@
 #include "base/text.h"
 #include "fake/runtime.h"
 #include "models/hf/family.h"
+#include "models/hf/generate.h"
+#include "spec/hf_quantization.h"
 #include "spec/json.h"
 #include "spec/reader.h"
 
@@ -66,7 +68,7 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
   Json defaults = fields, given = Json::object();
   for (auto& [key, value] : init.items()) defaults[names.contains(key) ? names[key] : key] = value;
   for (auto& [key, value] : file.items())
-    if (!key.starts_with("_") && !names.contains(key)) given[key] = value;
+    if ((!key.starts_with("_") || fields.contains(key)) && !names.contains(key)) given[key] = value;
   for (auto& [key, value] : file.items())
     if (names.contains(key)) given[names[key]] = value;
   Config config(model_type, setting_of(given), setting_of(defaults), names, pointer);
@@ -139,15 +141,34 @@ hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Js
 /// The network as the run calls it.
 class HfModel final : public nn::Model {
  public:
-  HfModel(hf::NetworkPtr network, bool labels) : network_(std::move(network)), labels_(labels) { root = network_; }
+  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options)
+      : network_(std::move(network)), config_(config), options_(options) {
+    root = network_;
+  }
+  bool generates() const override { return network_->generates(); }
+  Value generate(const Tensors& batch, const nn::Generation& g) override {
+    hf::X sequences = hf::generate(*network_, config_, batch[0], batch[1], {g.new_tokens, g.all_logits, options_.use_cache, g.on_decode});
+    check_attention();
+    return Tensor(std::move(sequences));
+  }
   nn::Outcome forward(const Tensors& batch) override {
     hf::Batch b;
-    b.input = batch[0];
-    if (batch.size() > 1) b.labels = batch[1];
-    return network_->run(std::move(b));
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const std::string& role = inputs[i].name;
+      hf::X& argument = role == "decoder_input_ids"                     ? b.decoder_input
+                        : role == "end_positions"                       ? b.end_positions
+                        : role == "next_sentence_label"                 ? b.next_sentence_label
+                        : role == "labels" || role == "start_positions" ? b.labels
+                                                                        : b.input;
+      argument = batch[i];
+    }
+    nn::Outcome outcome = network_->run(std::move(b));
+    check_attention();
+    return outcome;
   }
-  bool computes_loss() const override { return labels_; }
+  bool computes_loss() const override { return options_.labels; }
   bool checkpoints_itself() const override { return true; }
+  bool is_transformers() const override { return true; }
   std::string output_embeddings() const override {
     for (const char* head : {"lm_head", "embed_out"})
       if (root->find(head)) return head;
@@ -156,7 +177,15 @@ class HfModel final : public nn::Model {
 
  private:
   hf::NetworkPtr network_;
-  bool labels_;
+  /// --attn flash, where no attention of the model took it.
+  void check_attention() const {
+    if (options_.attention == hf::Attention::flash && !*options_.takes_flash)
+      throw Error("--attn flash: " + root->type() + " has no flash attention in memest",
+                  "use --attn sdpa, which takes flash kernels where it can");
+  }
+
+  Config config_;
+  hf::Options options_;
 };
 
 class HfConfig final : public Reader {
@@ -196,23 +225,43 @@ class HfConfig final : public Reader {
           .within("/model_type");
     }
 
-    const Config config = config_of(file, model_type, "");
+    Config config = config_of(file, model_type, "");
+    for (auto& [symbol, value] : options.sizes)
+      if (symbol == "classes") {
+        config.set("num_labels", {value});
+        config.set("id2label", {});
+      }
     hf::Options o;
     o.task = task_for(options, *family, file);
-    o.attention = options.attention == "eager" ? hf::Attention::eager : hf::Attention::sdpa;
+    o.attention = options.attention == "eager"   ? hf::Attention::eager
+                  : options.attention == "flash" ? hf::Attention::flash
+                                                 : hf::Attention::sdpa;
     if (!options.experts.empty()) o.experts = options.experts;
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
-    o.labels = options.training && o.task != hf::Task::base;
+    o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
+    if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
+    o.logits_to_keep = options.logits_to_keep;
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
+    o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
     auto made = std::find_if(family->classes.begin(), family->classes.end(), [&](auto& c) { return c.task == o.task; });
     hf::NetworkPtr network = made->make(config, o);
-    auto model = std::make_unique<HfModel>(network, o.labels);
+    auto model = std::make_unique<HfModel>(network, config, o);
     model->kind = name;
+    model->quantization = read_quantization(config);
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
     model->inputs = network->inputs();
+    if (options.generates) {
+      if (!network->generates())
+        throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
+                    "it works for --task causal-lm of decoder-only models");
+      nn::InputSpec mask = model->inputs.at(0);
+      mask.name = "attention_mask";
+      model->inputs.push_back(mask);
+    }
+    bind_lengths(*model, options, made->class_name);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;
   }
@@ -225,6 +274,25 @@ class HfConfig final : public Reader {
     const fs::path p(path);
     if (folder) return p.filename().empty() ? p.parent_path().filename().string() : p.filename().string();
     return p.filename() == "config.json" ? model_type : p.stem().string();
+  }
+  /// The source's and the target's length: those of --seq unless they are given.
+  static void bind_lengths(nn::Model& model, const ReadOptions& options, const std::string& class_name) {
+    std::vector<std::string> used;
+    for (auto& input : model.inputs)
+      for (auto& size : input.shape)
+        for (auto& symbol : size.symbols()) used.push_back(symbol);
+    for (const std::string symbol : {"src_seq", "tgt_seq"}) {
+      const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol; });
+      if (std::find(used.begin(), used.end(), symbol) == used.end()) {
+        const bool source = symbol == "src_seq";
+        if (given)
+          throw Error(fmt::format("--{}: {} takes no {} of its own length", source ? "src-seq" : "tgt-seq", class_name,
+                                  source ? "source" : "target"),
+                      "its length is --seq");
+      } else if (auto seq = model.symbols->find("seq"); !given && seq != model.symbols->end()) {
+        model.symbols->insert_or_assign(symbol, seq->second);
+      }
+    }
   }
   static void override_inputs(nn::Model& model, const ReadOptions& options) {
     for (auto& given : options.inputs) {

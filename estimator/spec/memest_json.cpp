@@ -116,7 +116,10 @@ class SpecReader {
       if (!known && std::find(used.begin(), used.end(), name) == used.end() && !(top.has("defaults") && top.at("defaults").has(name)))
         unknown_.push_back(name);
     }
-    if (!unknown_.empty()) throw Error(fmt::format("--set {}: the spec has no such size", unknown_[0]), did_you_mean(unknown_[0], used));
+    if (!unknown_.empty()) {
+      const std::string option = unknown_[0] == "src_seq" ? "--src-seq" : unknown_[0] == "tgt_seq" ? "--tgt-seq" : "--set " + unknown_[0];
+      throw Error(option + ": the spec has no such size", did_you_mean(unknown_[0], used));
+    }
     for (std::size_t i = 0; i < model_.inputs.size(); ++i) {
       try {
         const Dims sizes = model_.inputs[i].sizes(*model_.symbols);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "spec/file_kind.h"
 
 namespace memest::spec {
 namespace fs = std::filesystem;
@@ -87,9 +88,7 @@ std::unique_ptr<nn::Model> read_model(const std::string& spec, const ReadOptions
   if (folder) throw Error("this folder holds no config.json and no spec that memest reads").within(spec);
   if (head.find_first_not_of(" \t\r\n") == std::string::npos)
     throw Error("the file is empty", "a spec is a JSON object that starts with { \"memest_spec\": 1, ...").within(spec);
-  throw Error("memest does not know this kind of file",
-              "it reads memest JSON specs, config.json files of Hugging Face transformers and TorchScript")
-      .within(spec);
+  throw not_a_model(path.string(), head).within(spec);
 }
 
 }  // namespace memest::spec

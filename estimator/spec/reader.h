@@ -11,7 +11,7 @@ namespace memest::spec {
 
 /// What the command line says of sizes and inputs; readers bind it.
 struct ReadOptions {
-  std::vector<std::pair<std::string, std::int64_t>> sizes;  ///< --batch, --seq, --image, --set: symbol and value
+  std::vector<std::pair<std::string, std::int64_t>> sizes;  ///< --batch, --seq, --src-seq, --tgt-seq, --image, --set: symbol and value
   struct InputOverride {
     std::string name;
     std::vector<std::string> shape;  ///< numbers or expressions
@@ -19,6 +19,9 @@ struct ReadOptions {
   };
   std::vector<InputOverride> inputs;  ///< --input
   std::string method;                 ///< --method of a TorchScript file; empty: forward
+  std::vector<std::int64_t> batches;  ///< --batch, where it was given
+  std::optional<DType> dtype;         ///< --precision, where it was given: of parameters
+  bool graph_lifetimes = false;       ///< --lifetimes graph
   // of models that know several tasks or ways to run (Hugging Face configurations)
   std::string task;                ///< --task; empty: what the file names
   std::string attention = "sdpa";  ///< --attn
@@ -26,6 +29,8 @@ struct ReadOptions {
   std::optional<bool> use_cache;   ///< --use-cache
   bool training = true;            ///< labels are given and the model computes its loss
   bool checkpoint = false, reentrant = false;
+  bool generates = false;                      ///< --new-tokens: the prompt comes with its attention mask
+  std::optional<std::int64_t> logits_to_keep;  ///< --logits last: 1
 };
 
 /// A JSON file that transformers or diffusers wrote.

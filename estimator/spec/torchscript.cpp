@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 
 #include "base/error.h"
@@ -13,22 +11,12 @@
 #include "spec/json.h"
 #include "spec/reader.h"
 #include "spec/torch_plugin.h"
+#include "spec/zip_file.h"
 
 namespace memest::spec {
-namespace fs = std::filesystem;
 namespace {
 
 using nn::GraphArgument;
-
-/// The end of the file, where a zip lists its members.
-std::string tail_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg(), most = 4 << 20;
-  std::string tail(std::size_t(std::min<std::streamoff>(std::max<std::streamoff>(size, 0), most)), '\0');
-  file.seekg(size - std::streamoff(tail.size()));
-  file.read(tail.data(), std::streamsize(tail.size()));
-  return tail;
-}
 
 GraphArgument constant(Value v) {
   GraphArgument a;
@@ -224,16 +212,17 @@ class TorchScript final : public Reader {
   TorchScript() : Reader("torchscript") {}
 
   bool recognises(const std::string& path, const std::string& head) const override {
-    const bool zip = head.starts_with("PK"), pickle = head.starts_with("\x80\x02") || head.starts_with("\x80\x04");
-    const std::string end = fs::path(path).extension().string();
-    const bool named = end == ".pt" || end == ".pth" || end == ".ts" || end == ".jit" || end == ".torchscript";
-    if (end == ".pt2" || head.find_first_not_of(" \t\r\n") == std::string::npos) return false;
-    if (zip) return tail_of(path).find("archive_format") == std::string::npos;
-    return pickle || named;
+    if (!head.starts_with("PK")) return false;
+    try {
+      const ZipFile zip(path);
+      return holds(zip, "constants.pkl") && !holds(zip, "archive_format");
+    } catch (const Error&) {
+      return false;
+    }
   }
 
   std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const override {
-    check_kind(path);
+    if (!holds(ZipFile(path), "data.pkl")) throw Error("this TorchScript file is damaged: its data.pkl is missing");
     auto symbols = std::make_shared<nn::Symbols>();
     for (auto& [size, value] : options.sizes) (*symbols)[size] = value;
     Recording recording{path, options.method.empty() ? "forward" : options.method, {}, {}};
@@ -270,7 +259,6 @@ class TorchScript final : public Reader {
     });
     model->kind = name;
     model->symbols = symbols;
-    model->keeps_types = true;
     if (json.contains("packed")) {
       packed(json.at("packed"), *root, options);
       model->add({}, options.training, nullptr);
@@ -283,6 +271,7 @@ class TorchScript final : public Reader {
       const std::string input_name = input.at("name");
       auto it = std::find_if(specs.begin(), specs.end(), [&](auto& s) { return s.name == input_name; });
       if (it == specs.end()) throw Error("LibTorch's list of inputs is not the one that was asked for");
+      it->keep_dtype = true;
       it->dtype = dtype_from(input.at("dtype").get<std::string>()).value();
       model->inputs.push_back(*it);
       ordered_sizes.push_back(it->sizes(*symbols));
@@ -303,22 +292,9 @@ class TorchScript final : public Reader {
     return again_reader.tape(root, known);
   }
 
-  /// What a zip or a pickle is, where it is no TorchScript.
-  static void check_kind(const std::string& path) {
-    const std::string tail = tail_of(path);
-    const char* hint =
-        "memest runs models: TorchScript (torch.jit.script or trace, then save), .pt2 (torch.export.save), config.json or a spec";
-    auto has = [&](const char* member) { return tail.find(member) != std::string::npos; };
-    if (tail.find("PK\x05\x06") == std::string::npos) {
-      const std::string head = tail.size() < (4u << 20) ? tail.substr(0, 2) : std::string();
-      if (head == "\x80\x02") throw Error("this is a pickle of torch.save's old format: weights without a forward", hint);
-      throw Error("this is no TorchScript file: it is no zip archive, or its end is missing", hint);
-    }
-    if (has("constants.pkl") && has("data.pkl")) return;
-    if (has("/version") && has("data.pkl") && !has("/code/"))
-      throw Error("this is a checkpoint of torch.save: weights, or a pickled Python object, without a forward that can run", hint);
-    if (has("/code/")) throw Error("this TorchScript file is damaged: data.pkl or constants.pkl is missing");
-    throw Error("this zip archive holds no model", hint);
+  /// Whether the archive's folder holds this member.
+  static bool holds(const ZipFile& zip, std::string_view member) {
+    return std::any_of(zip.members().begin(), zip.members().end(), [&](auto& m) { return m.name.substr(m.name.find('/') + 1) == member; });
   }
 
   static void packed(const Json& list, nn::TapeRoot& root, const ReadOptions& options) {

@@ -5,12 +5,12 @@ namespace memest {
 std::string_view name_of(Category category) {
   static constexpr std::string_view names[kCategoryCount] = {"parameter",   "buffer",     "gradient",  "optimizer_state",
                                                              "input",       "activation", "temporary", "autocast_cache",
-                                                             "grad_scaler", "workspace",  "assumed"};
+                                                             "grad_scaler", "workspace",  "kv_cache",  "assumed"};
   return names[int(category)];
 }
 
 std::string_view name_of(Phase phase) {
-  static constexpr std::string_view names[] = {"load", "inputs", "zero_grad", "forward", "backward", "optimizer", "evaluation"};
+  static constexpr std::string_view names[] = {"load", "inputs", "zero_grad", "forward", "backward", "optimizer", "evaluation", "decode"};
   return names[int(phase)];
 }
 

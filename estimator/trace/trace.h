@@ -23,13 +23,14 @@ enum class Category : std::uint8_t {
   autocast_cache,
   grad_scaler,
   workspace,
+  kv_cache,  ///< keys and values that generate() keeps between its calls
   assumed,
 };
 inline constexpr int kCategoryCount = int(Category::assumed) + 1;
 std::string_view name_of(Category category);
 using ByCategory = std::array<Bytes, kCategoryCount>;
 
-enum class Phase : std::uint8_t { load, inputs, zero_grad, forward, backward, optimizer, evaluation };
+enum class Phase : std::uint8_t { load, inputs, zero_grad, forward, backward, optimizer, evaluation, decode };
 std::string_view name_of(Phase phase);
 
 using BlockId = std::uint32_t;

@@ -51,7 +51,7 @@ class Case:
             self.environment[name] = value
         if not words or words[0] != "memest":
             raise CaseError("the command must be memest")
-        self.arguments = words[1:]
+        self.arguments = [w.replace("<repository>", str(ROOT)) for w in words[1:]]
         for title, _ in self.sections:
             if title not in EXPECTED and title.split()[0] not in ("file", "folder", "made"):
                 raise CaseError(f"unknown section '{title}': use file NAME, folder NAME, made NAME, stdout, stderr or exit")

@@ -143,6 +143,24 @@ class AlbertMLMHead final : public Unary {
   Activation* activation;
 };
 
+class AlbertSOPHead final : public Unary {
+ public:
+  explicit AlbertSOPHead(const EncoderConfig& c)
+      : Unary("AlbertSOPHead"),
+        dropout(child<Dropout>("dropout", c.file.number_or("classifier_dropout_prob", 0.1))),
+        classifier(child<Linear>("classifier", c.hidden, num_labels(c.file))) {}
+
+ protected:
+  X forward(X pooled_output) override {
+    X dropout_pooled_output = dropout(pooled_output);
+    return classifier(dropout_pooled_output);
+  }
+
+ private:
+  Dropout& dropout;
+  Linear& classifier;
+};
+
 NetworkPtr albert(const Config& config, const Options& o) {
   EncoderForm f = bert_form("Albert", "albert");
   f.adjust = [](EncoderConfig& c) {
@@ -160,9 +178,13 @@ NetworkPtr albert(const Config& config, const Options& o) {
   };
   f.lm_head = [](const EncoderConfig& c) { return EncoderForm::Heads{{"predictions", std::make_shared<AlbertMLMHead>(c)}}; };
   f.ties = {{"predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"}, {"predictions.decoder.bias", "predictions.bias"}};
+  f.pretraining = [](const EncoderConfig& c) {
+    return EncoderForm::TwoHeads{
+        "", {{"predictions", std::make_shared<AlbertMLMHead>(c)}}, {{"sop_classifier", std::make_shared<AlbertSOPHead>(c)}}};
+  };
   return make_encoder(config, o, std::move(f));
 }
-const Family albert_family{{"albert"}, bidirectional_classes("Albert", albert)};
+const Family albert_family{{"albert"}, bidirectional_classes("Albert", albert, true)};
 
 }  // namespace
 }  // namespace memest::hf

@@ -12,11 +12,11 @@ X repeat_kv(X hidden_states, I groups) {
 namespace {
 
 X position_bias_mask(const X& position_bias, const X& mask, bool causal, const X& query, const X& key) {
-  X biased;
+  X causal_mask, biased;
   if (!mask && causal) {
     X q = arange(query.size(2)).unsqueeze(1);
     X k = arange(key.size(2)).unsqueeze(0);
-    X causal_mask = aten("ge", {Tensor(q), Tensor(k)});
+    causal_mask = aten("ge", {Tensor(q), Tensor(k)});
     q.reset(), k.reset();
     causal_mask = causal_mask.view({1, 1, query.size(2), key.size(2)});
     biased = where(causal_mask, position_bias, -1e30);
@@ -27,7 +27,7 @@ X position_bias_mask(const X& position_bias, const X& mask, bool causal, const X
   } else {
     biased = position_bias.add(mask);
   }
-  return biased.contiguous();
+  return leave(biased.contiguous(), causal_mask, biased);
 }
 
 }  // namespace
@@ -67,6 +67,33 @@ Pair sdpa_attention_forward(X query, X key, X value, AttentionCall call) {
   return {attn_output, {}};
 }
 
+Pair flash_attention_forward(const Options& options, X query, X key, X value, AttentionCall call) {
+  *options.takes_flash = true;
+  const I head_dim = query.size(-1), value_dim = value.size(-1);
+  if (call.position_bias) throw Error("flash attention takes no position bias", "use --attn sdpa or eager");
+  if (head_dim > 256) throw Error("flash attention takes heads of at most 256, found " + std::to_string(head_dim), "use --attn sdpa");
+  auto pad = [](X& x, I width) {
+    if (x.size(-1) != width) x = aten("constant_pad_nd", {Tensor(x), list_of(Dims{0, width - x.size(-1)}), I{0}});
+  };
+  pad(value, head_dim);
+  if (query.dtype() == DType::float32) {
+    const AutocastState& autocast = runtime().autocast;
+    if (!autocast.enabled)
+      throw Error("flash attention takes 16-bit tensors only", "use --precision bf16 or fp16, or --amp, or --attn sdpa");
+    query = query.to(autocast.dtype);
+    key = key.to(autocast.dtype);
+    value = value.to(autocast.dtype);
+  }
+  const I width = (head_dim + 7) / 8 * 8;
+  pad(query, width), pad(key, width), pad(value, width);
+  const Value made = call_op("aten::_scaled_dot_product_flash_attention",
+                             {Tensor(query), Tensor(key), Tensor(value), call.dropout, call.causal, false}, {});
+  X out = std::get<Tensor>(std::get<std::shared_ptr<List>>(made)->items[0]);
+  X attn_output = out.transpose(1, 2);
+  if (attn_output.size(-1) != value_dim) attn_output = attn_output.slice(-1, std::nullopt, value_dim);
+  return {attn_output, {}};
+}
+
 Pair eager_attention_forward(X query, X key, X value, AttentionCall call) {
   X key_states = repeat_kv(key, call.groups);
   X value_states = repeat_kv(value, call.groups);
@@ -81,6 +108,8 @@ Pair eager_attention_forward(X query, X key, X value, AttentionCall call) {
   attn_weights = ops::dropout(attn_weights, call.dropout, call.training);
   X attn_output = attn_weights.matmul(value_states);
   attn_output = attn_output.transpose(1, 2).contiguous();
+  key_states.reset();
+  value_states.reset();
   return {attn_output, attn_weights};
 }
 

@@ -16,10 +16,15 @@ struct AttentionCall {
 
 /// [batch, heads, length, width] each; the result is [batch, length, heads, width], and the weights where the function makes them.
 Pair sdpa_attention_forward(X query, X key, X value, AttentionCall call);
+/// integrations/flash_attention.py flash_attention_forward, without padding; the kernels of flash-attn 2 allocate what PyTorch's copy of
+/// them does (csrc/flash_attn/flash_api.cpp mha_fwd, mha_bwd). Grouped heads stay grouped. Throws Error for float32 outside autocast.
+Pair flash_attention_forward(const Options& options, X query, X key, X value, AttentionCall call);
 /// models/llama/modeling_llama.py eager_attention_forward.
 Pair eager_attention_forward(X query, X key, X value, AttentionCall call);
 /// ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
 inline Pair attention_interface(const Options& options, X query, X key, X value, AttentionCall call) {
+  if (options.attention == Attention::flash)
+    return flash_attention_forward(options, std::move(query), std::move(key), std::move(value), std::move(call));
   return options.attention == Attention::sdpa
              ? sdpa_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call))
              : eager_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));

@@ -9,7 +9,7 @@ NetworkPtr bert(const Config& config, const Options& o) {
   f.causal_name = "LMHeadModel";
   return make_encoder(config, o, std::move(f));
 }
-const Family bert_family{{"bert"}, encoder_classes("Bert", bert, "LMHeadModel")};
+const Family bert_family{{"bert"}, encoder_classes("Bert", bert, "LMHeadModel", true)};
 
 }  // namespace
 }  // namespace memest::hf

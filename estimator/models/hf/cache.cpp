@@ -2,6 +2,12 @@
 
 namespace memest::hf {
 
+void CacheLayer::categorize() const {
+  if (runtime().grad_mode) return;  // autograd saves them: activations
+  for (auto* x : {&keys, &values})
+    if (*x) (*x)->storage->categorize(Category::kv_cache);
+}
+
 Pair CacheLayer::update(X key_states, X value_states) {
   if (!keys) {  // lazy_initialization
     keys = empty({0}, key_states.dtype());
@@ -12,12 +18,14 @@ Pair CacheLayer::update(X key_states, X value_states) {
   if (!window) {
     keys = cat({keys, key_states}, -2);
     values = cat({values, value_states}, -2);
+    categorize();
     return {keys, values};
   }
   X full_keys = cat({keys, key_states}, -2);
   X full_values = cat({values, value_states}, -2);
   keys = full_keys.slice(2, -window + 1, std::nullopt);
   values = full_values.slice(2, -window + 1, std::nullopt);
+  categorize();
   return {full_keys, full_values};
 }
 
@@ -44,10 +52,10 @@ I Cache::first_layer(bool sliding) const {
   return 0;
 }
 void Cache::collect(Values& into) const {
-  for (auto& layer : layers_) {
-    for (auto* x : {&layer.keys, &layer.values, &layer.window_tensor})
+  for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {  // CPython drops a list's items from its end
+    for (auto* x : {&layer->keys, &layer->values, &layer->window_tensor})
       if (*x) into.emplace_back(Tensor(*x));
-    for (auto& x : layer.states)
+    for (auto& x : layer->states)
       if (x) into.emplace_back(Tensor(x));
   }
 }

@@ -18,6 +18,8 @@ struct CacheLayer {
   Pair update(X key_states, X value_states);
   /// get_mask_sizes: length and offset of the keys.
   std::pair<I, I> mask_sizes(I query_length) const;
+  /// Without gradients, keys and values count as the cache.
+  void categorize() const;
 };
 
 class Cache {
@@ -39,5 +41,14 @@ class Cache {
   std::vector<CacheLayer> layers_;
 };
 using CachePtr = std::shared_ptr<Cache>;
+
+/// EncoderDecoderCache: a decoder's own states, and those of the encoder that it attends to.
+struct EncoderDecoderCache {
+  Cache self_attention, cross_attention;
+  void collect(Values& into) const {
+    self_attention.collect(into);
+    cross_attention.collect(into);
+  }
+};
 
 }  // namespace memest::hf

@@ -34,6 +34,7 @@ DecoderConfig::DecoderConfig(const Config& f, const Options& o) : file(f), optio
   tie = f.boolean_or("tie_word_embeddings", true);
   sliding_window = f.integer_if("sliding_window");
   if (f.has("layer_types")) layer_types = f.texts("layer_types");
+  if (f.boolean_or("output_router_logits", false)) router_logits = std::make_shared<std::vector<X>>();
   if (!layer_types.empty() && I(layer_types.size()) != layers)
     throw f.error("layer_types",
                   "expected " + std::to_string(layers) + " entries, one for each layer, found " + std::to_string(layer_types.size()));
@@ -92,7 +93,7 @@ Pair DecoderAttention::forward(X hidden_states, const LayerCall& call) {
   auto [attn_output, attn_weights] =
       attend(f, {.mask = call.mask, .groups = groups_, .dropout = training ? dropout_ : 0.0, .training = training});
   attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
-  attn_output = output(attn_output);
+  attn_output = output(std::move(attn_output));
   return {attn_output, attn_weights};
 }
 
@@ -314,8 +315,15 @@ std::vector<DecoderLayerPtr> DecoderBody::add_layers(const std::string& name, I 
   return layers;
 }
 
-CachePtr DecoderBody::new_cache(const DecoderConfig& c, bool training) {
-  if (!c.options.use_cache || (c.options.checkpoint && training && runtime().grad_mode)) return {};
+CachePtr DecoderBody::new_cache(const DecoderConfig& c, bool is_training) const {
+  if (cache_) return cache_;
+  if (!c.options.use_cache || (c.options.checkpoint && is_training && runtime().grad_mode)) return {};
+  return dynamic_cache(c);
+}
+X DecoderBody::default_position_ids(const X& inputs_embeds) const {
+  return position_ids_ ? position_ids_ : hf::default_position_ids(inputs_embeds);
+}
+CachePtr DecoderBody::dynamic_cache(const DecoderConfig& c) {
   std::vector<I> windows;
   for (I i = 0; i < c.layers; ++i) {
     const bool sliding = c.layer_types.empty() ? c.sliding_window.has_value() : c.sliding(i);
@@ -346,7 +354,7 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
   if (form_->after_embedding) inputs_embeds = form_->after_embedding(inputs_embeds, *c_);
   CachePtr cache = new_cache(*c_, training);
   X position_ids = default_position_ids(inputs_embeds);
-  const MaskArguments arguments{o, inputs_embeds, cache.get(), position_ids};
+  MaskArguments arguments{o, inputs_embeds, cache.get(), position_ids};
   X full, sliding;
   bool any_full = false, any_sliding = false;
   for (I i = 0; i < c_->layers; ++i) (c_->sliding(i) ? any_sliding : any_full) = true;
@@ -355,9 +363,10 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
   } else if (form_->masks != Masks::by_layer_type) {
     full = create_causal_mask(arguments);
   } else {
-    full = create_causal_mask(arguments);
+    if (!form_->only_used_masks || any_full) full = create_causal_mask(arguments);
     if (form_->both_masks || any_sliding) sliding = create_sliding_window_causal_mask(arguments, c_->file.integer("sliding_window"));
   }
+  arguments.position_ids.reset();
   X hidden_states = inputs_embeds;
   if (form_->first_hidden) hidden_states = form_->first_hidden(hidden_states, *c_, training);
   Pair embeddings, sliding_embeddings;
@@ -372,7 +381,7 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
         {slides ? sliding : full, slides && form_->rotary_by_layer_type ? sliding_embeddings : embeddings, position_ids, cache.get()});
   }
   hidden_states = (*norm_)(hidden_states);
-  return {hidden_states, cache};
+  return {leave(std::move(hidden_states), position_ids, inputs_embeds, full, sliding), cache};
 }
 
 Value model_output(std::initializer_list<X> tensors, const Cache* cache) {
@@ -385,6 +394,7 @@ Value model_output(std::initializer_list<X> tensors, const Cache* cache) {
 
 namespace {
 
+I head_width(const DecoderConfig& c, const DecoderForm& form) { return form.head_width ? form.head_width(c) : c.hidden; }
 std::shared_ptr<DecoderBody> make_body(const std::shared_ptr<const DecoderConfig>& c, const std::shared_ptr<const DecoderForm>& form) {
   return form->body ? form->body(c, form) : std::make_shared<DecoderModel>(c, form);
 }
@@ -396,21 +406,47 @@ class DecoderForCausalLM final : public Network {
         c_(c),
         form_(form),
         model_(register_module(form->base_prefix, make_body(c, form))),
-        lm_head(child<Linear>(form->head_name, c->hidden, c->vocab, form->head_bias)) {
+        lm_head(child<Linear>(form->head_name, head_width(*c, *form), c->vocab, form->head_bias)) {
     if (c->tie) tie(std::string(form->head_name) + ".weight", std::string(form->base_prefix) + "." + form->embedding_name + ".weight");
+  }
+  bool generates() const override { return true; }
+  CachePtr new_generation_cache() const override { return model_->new_generation_cache(*c_); }
+  Step step(Batch batch) override {
+    Entered scope(*this);
+    auto [last_hidden_state, cache] = (*model_)(batch.input, batch.position_ids, batch.cache);
+    X hidden_states = kept(last_hidden_state, batch.logits_to_keep);
+    X logits = lm_head(hidden_states);
+    if (form_->logits) logits = form_->logits(logits, *c_);
+    if (!batch.logits_to_keep) logits = logits.to_float();
+    return {logits, cache};
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [last_hidden_state, cache] = (*model_)(batch.input);
-    X hidden_states = last_hidden_state.whole_slices(3);
+    X hidden_states = kept(last_hidden_state, c_->options.logits_to_keep);
     X logits = lm_head(hidden_states);
-    if (form_->logits) logits = form_->logits(logits, *c_);
+    if (form_->logits) logits = form_->logits(std::move(logits), *c_);
     X loss;
     if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
-    return {model_output({loss, logits}, cache.get()), loss};
+    if (!c_->router_logits) return {model_output({loss, logits}, cache.get()), loss};
+    const std::vector<X> router_logits = std::exchange(*c_->router_logits, {});
+    X aux_loss;
+    if (form_->aux_loss) aux_loss = form_->aux_loss(router_logits, *c_);
+    if (aux_loss && loss) loss = ops::add_(loss, aux_loss.mul(1.0), 1);
+    Values items;
+    for (auto& x : {loss, aux_loss, logits})
+      if (x) items.emplace_back(Tensor(x));
+    if (cache) cache->collect(items);
+    for (auto& x : router_logits) items.emplace_back(Tensor(x));
+    return {make_tuple(std::move(items)), loss};
   }
 
  private:
+  /// hidden_states[:, slice_indices, :] with slice_indices = slice(-logits_to_keep, None).
+  static X kept(const X& hidden_states, std::optional<I> logits_to_keep) {
+    return logits_to_keep ? hidden_states.slice(1, -*logits_to_keep, std::nullopt) : hidden_states.whole_slices(3);
+  }
+
   std::shared_ptr<const DecoderConfig> c_;
   std::shared_ptr<const DecoderForm> form_;
   std::shared_ptr<DecoderBody> model_;
@@ -424,7 +460,7 @@ class DecoderForSequenceClassification final : public Network {
       : Network(form->prefix + "ForSequenceClassification", c->options),
         c_(c),
         model_(register_module(form->base_prefix, make_body(c, form))),
-        score(child<Linear>("score", c->hidden, num_labels(c->file), false)) {}
+        score(child<Linear>("score", head_width(*c, *form), num_labels(c->file), false)) {}
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [hidden_states, cache] = (*model_)(batch.input);
@@ -435,6 +471,56 @@ class DecoderForSequenceClassification final : public Network {
  private:
   std::shared_ptr<const DecoderConfig> c_;
   std::shared_ptr<DecoderBody> model_;
+  Linear& score;
+};
+
+/// GenericForQuestionAnswering.
+class DecoderForQuestionAnswering final : public Network {
+ public:
+  DecoderForQuestionAnswering(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
+      : Network(form->prefix + "ForQuestionAnswering", c->options),
+        model_(register_module(form->base_prefix, make_body(c, form))),
+        qa_outputs(child<Linear>("qa_outputs", c->hidden, 2)) {}
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto [sequence_output, cache] = (*model_)(batch.input);
+    X logits = qa_outputs(sequence_output);
+    return answer_questions(logits, batch);
+  }
+
+ private:
+  std::shared_ptr<DecoderBody> model_;
+  Linear& qa_outputs;
+};
+
+/// GenericForTokenClassification.
+class DecoderForTokenClassification final : public Network {
+ public:
+  DecoderForTokenClassification(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
+      : Network(form->prefix + "ForTokenClassification", c->options),
+        c_(c),
+        form_(form),
+        model_(register_module(form->base_prefix, make_body(c, form))),
+        dropout(child<Dropout>("dropout", c->file.number_or("classifier_dropout", c->file.number_or("hidden_dropout", 0.1)))),
+        score(child<Linear>(form->token_classifier_name, c->hidden, num_labels(c->file),
+                            c->file.boolean_or("token_classification_bias", true))) {}
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto [sequence_output, cache] = (*model_)(batch.input);
+    sequence_output = dropout(sequence_output);
+    X logits = score(sequence_output);
+    X loss;
+    if (batch.labels)
+      loss = form_->token_classification_loss ? form_->token_classification_loss(logits, batch.labels, num_labels(c_->file))
+                                              : token_classification_loss(logits, batch.labels, num_labels(c_->file));
+    return {model_output({loss, logits}), loss};
+  }
+
+ private:
+  std::shared_ptr<const DecoderConfig> c_;
+  std::shared_ptr<const DecoderForm> form_;
+  std::shared_ptr<DecoderBody> model_;
+  Dropout& dropout;
   Linear& score;
 };
 
@@ -473,20 +559,38 @@ nn::Outcome classify_last_token(const Config& config, const X& input_ids, const 
   return {model_output({loss, pooled_logits}, cache), loss};
 }
 
+nn::Outcome answer_questions(const X& logits, const Batch& batch, bool contiguous) {
+  std::vector<X> parts = logits.split(1, -1);
+  X start_logits = std::move(parts[0]), end_logits = std::move(parts[1]);
+  start_logits = std::move(start_logits).squeeze(-1);
+  if (contiguous) start_logits = start_logits.contiguous();
+  end_logits = std::move(end_logits).squeeze(-1);
+  if (contiguous) end_logits = end_logits.contiguous();
+  X loss;
+  if (batch.labels) loss = question_answering_loss(start_logits, end_logits, batch.labels, batch.end_positions);
+  return {model_output({loss, start_logits, end_logits}), loss};
+}
+
 NetworkPtr make_decoder(const Config& config, const Options& options, DecoderForm form) {
   auto c = std::make_shared<const DecoderConfig>(config, options);
   auto f = std::make_shared<const DecoderForm>(std::move(form));
   switch (options.task) {
     case Task::seq_cls: return std::make_shared<DecoderForSequenceClassification>(c, f);
+    case Task::question_answering: return std::make_shared<DecoderForQuestionAnswering>(c, f);
+    case Task::token_cls: return std::make_shared<DecoderForTokenClassification>(c, f);
     case Task::base: return std::make_shared<DecoderAlone>(c, f);
     default: return std::make_shared<DecoderForCausalLM>(c, f);
   }
 }
 
-std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
-  return {{Task::causal_lm, prefix + "ForCausalLM", make},
-          {Task::seq_cls, prefix + "ForSequenceClassification", make},
-          {Task::base, prefix + "Model", make}};
+std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                       std::initializer_list<Task> more) {
+  std::vector<TaskClass> classes{{Task::causal_lm, prefix + "ForCausalLM", make},
+                                 {Task::seq_cls, prefix + "ForSequenceClassification", make},
+                                 {Task::base, prefix + "Model", make}};
+  for (Task task : more)
+    classes.push_back({task, prefix + (task == Task::token_cls ? "ForTokenClassification" : "ForQuestionAnswering"), make});
+  return classes;
 }
 
 }  // namespace memest::hf

@@ -29,6 +29,8 @@ struct DecoderConfig {
   bool attention_bias, mlp_bias, tie;
   std::optional<I> sliding_window;
   std::vector<std::string> layer_types;  ///< empty: all alike
+  /// Router logits of the layers as they run, where config.output_router_logits asks for them; null where it does not.
+  std::shared_ptr<std::vector<X>> router_logits;
   bool sliding(I layer) const { return layer < I(layer_types.size()) && layer_types[std::size_t(layer)] == "sliding_attention"; }
 };
 
@@ -161,6 +163,7 @@ struct DecoderForm {
     by_layer_type    ///< one for each kind in layer_types (qwen2)
   } masks = Masks::causal;
   bool both_masks = false;  ///< by_layer_type: the sliding one is made whether or not a layer slides (gemma2)
+  bool only_used_masks = false;  ///< by_layer_type: none for a kind that no layer has (mellum)
   /// Replaces nn.Embedding; its parameter is called weight.
   std::function<UnaryPtr(const DecoderConfig& c)> embedding = {};
   /// inputs_embeds = f(inputs_embeds), before the masks.
@@ -172,10 +175,15 @@ struct DecoderForm {
   const char* layers_name = "layers";
   const char* norm_name = "norm";
   const char* head_name = "lm_head";
-  const char* causal_suffix = "ForCausalLM";  ///< of the class with that head
+  const char* causal_suffix = "ForCausalLM";    ///< of the class with that head
+  const char* token_classifier_name = "score";  ///< of PREFIXForTokenClassification
   bool head_bias = false;
+  X (*token_classification_loss)(X logits, X labels, I num_labels) = nullptr;  ///< the generic one unless given
+  std::function<I(const DecoderConfig& c)> head_width = {};  ///< of what the heads get, where it is not hidden
   /// What follows lm_head.
   std::function<X(X logits, const DecoderConfig& c)> logits = {};
+  /// The routers' loss from their logits: times router_aux_loss_coef it is added to that of the labels.
+  std::function<X(const std::vector<X>& router_logits, const DecoderConfig& c)> aux_loss = {};
   /// Another body than DecoderModel; then the fields above that speak of one do not count.
   std::function<std::shared_ptr<class DecoderBody>(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)> body =
       {};
@@ -185,20 +193,34 @@ struct DecoderForm {
 class DecoderBody : public Base {
  public:
   using Base::Base;
-  std::pair<X, CachePtr> operator()(X input_ids) {
+  /// position_ids and cache as generate() gives them; without them the forward makes its own.
+  std::pair<X, CachePtr> operator()(X input_ids, X position_ids = {}, CachePtr cache = {}) {
     Entered scope(*this);
+    position_ids_ = std::move(position_ids);
+    cache_ = std::move(cache);
     auto result = forward(input_ids);
+    position_ids_.reset();
+    cache_.reset();
     input_ids.reset();
     return result;
   }
+  /// DynamicCache(config): generate's, before the first call.
+  virtual CachePtr new_generation_cache(const DecoderConfig& c) const { return dynamic_cache(c); }
 
  protected:
   virtual std::pair<X, CachePtr> forward(X input_ids) = 0;
   using Base::forward;
-  /// DynamicCache(config), where the call uses one.
-  static CachePtr new_cache(const DecoderConfig& c, bool training);
+  /// The call's cache, or DynamicCache(config) where it uses one.
+  CachePtr new_cache(const DecoderConfig& c, bool is_training) const;
+  /// The call's position_ids, or the default ones.
+  X default_position_ids(const X& inputs_embeds) const;
+  static CachePtr dynamic_cache(const DecoderConfig& c);
   /// The layers as a ModuleList; registers them.
   std::vector<DecoderLayerPtr> add_layers(const std::string& name, I count, const std::function<DecoderLayerPtr(I)>& make);
+
+ private:
+  X position_ids_;
+  CachePtr cache_;
 };
 
 class DecoderModel final : public DecoderBody {
@@ -228,8 +250,12 @@ X default_position_ids(const X& inputs_embeds);
 /// The generic sequence classification on logits of each token: those of the last token that is no padding, and the loss.
 nn::Outcome classify_last_token(const Config& config, const X& input_ids, const X& logits, const X& labels, const Cache* cache);
 
-/// PREFIXForCausalLM, PREFIXForSequenceClassification, PREFIXModel.
-std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options));
+/// The logits of question answering, [batch, length, 2], as start and end logits, and the loss. `contiguous`: the two are copied.
+nn::Outcome answer_questions(const X& logits, const Batch& batch, bool contiguous = true);
+
+/// PREFIXForCausalLM, PREFIXForSequenceClassification, PREFIXModel, and those generic heads that the family has beside them.
+std::vector<TaskClass> decoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                       std::initializer_list<Task> more = {});
 
 /// What the output object holds: the loss and logits first, then the cache and the rest.
 Value model_output(std::initializer_list<X> tensors, const Cache* cache = nullptr);

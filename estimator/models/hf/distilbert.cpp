@@ -144,6 +144,16 @@ NetworkPtr distilbert(const Config& config, const Options& o) {
                               {"dropout", make_dropout(c.file.number_or("seq_classif_dropout", 0.2))},
                               {"classifier", make_linear(c.hidden, num_labels(c.file))}};
   };
+  f.before_answers = [](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"dropout", make_dropout(c.file.number_or("qa_dropout", 0.1))}};
+  };
+  f.choice = [](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"", make_first_token()},
+                              {"pre_classifier", make_linear(c.hidden, c.hidden)},
+                              {"", make_activation("relu")},
+                              {"dropout", make_dropout(c.file.number_or("seq_classif_dropout", 0.2))},
+                              {"classifier", make_linear(c.hidden, 1)}};
+  };
   return make_encoder(config, o, std::move(f));
 }
 const Family distilbert_family{{"distilbert"}, bidirectional_classes("DistilBert", distilbert)};

@@ -26,6 +26,27 @@ class GeneratorPredictions final : public Unary {
   Linear& dense;
 };
 
+class DiscriminatorPredictions final : public Unary {
+ public:
+  explicit DiscriminatorPredictions(const EncoderConfig& c)
+      : Unary("ElectraDiscriminatorPredictions"),
+        dense(child<Linear>("dense", c.hidden, c.hidden)),
+        activation(child<Activation>("activation", c.act)),
+        dense_prediction(child<Linear>("dense_prediction", c.hidden, 1)) {}
+
+ protected:
+  X forward(X discriminator_hidden_states) override {
+    X hidden_states = dense(discriminator_hidden_states);
+    hidden_states = activation(hidden_states);
+    return dense_prediction(hidden_states).squeeze(-1);
+  }
+
+ private:
+  Linear& dense;
+  Activation& activation;
+  Linear& dense_prediction;
+};
+
 NetworkPtr electra(const Config& config, const Options& o) {
   EncoderForm f = bert_form("Electra", "electra");
   f.project = true;
@@ -38,9 +59,16 @@ NetworkPtr electra(const Config& config, const Options& o) {
   f.classifier = [](const EncoderConfig& c) {
     return EncoderForm::Heads{{"classifier", make_classification_head("ElectraClassificationHead", c, "gelu")}};
   };
+  f.choice = [](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"sequence_summary", make_sequence_summary("ElectraSequenceSummary", c.file, c.hidden)},
+                              {"classifier", make_linear(c.hidden, 1)}};
+  };
+  f.discriminator = [](const EncoderConfig& c) {
+    return EncoderForm::Heads{{"discriminator_predictions", std::make_shared<DiscriminatorPredictions>(c)}};
+  };
   return make_encoder(config, o, std::move(f));
 }
-const Family electra_family{{"electra"}, encoder_classes("Electra", electra)};
+const Family electra_family{{"electra"}, encoder_classes("Electra", electra, {}, true)};
 
 }  // namespace
 }  // namespace memest::hf

@@ -1,5 +1,8 @@
 #include "models/hf/encoder.h"
 
+#include <algorithm>
+#include <array>
+
 #include "models/hf/loss.h"
 
 namespace memest::hf {
@@ -12,7 +15,7 @@ EncoderConfig::EncoderConfig(const Config& f, const Options& o) : file(f), optio
   layers = layer_count(f);
   heads = f.size("num_attention_heads");
   positions = f.size("max_position_embeddings");
-  types = f.has("type_vocab_size") ? f.size("type_vocab_size") : 0;
+  types = f.integer_or("type_vocab_size", 0) == 0 ? 0 : f.size("type_vocab_size");
   if (hidden % heads != 0)
     throw f.error("num_attention_heads",
                   "expected a divisor of the hidden_size " + std::to_string(hidden) + ", found " + std::to_string(heads));
@@ -24,6 +27,14 @@ EncoderConfig::EncoderConfig(const Config& f, const Options& o) : file(f), optio
   classifier_dropout = f.number_or("classifier_dropout", hidden_dropout);
   is_decoder = f.boolean_or("is_decoder", false);
   tie = f.boolean_or("tie_word_embeddings", true);
+}
+
+X position_ids_of(const X& input_ids, bool cached) {
+  X mask = aten("ne", {Tensor(input_ids), I{1}}).to(DType::int32);
+  X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32);
+  if (cached) incremental_indices = incremental_indices.add(0);
+  incremental_indices = std::move(incremental_indices).mul(mask);
+  return incremental_indices.to(DType::int64).add(1);
 }
 
 Pair bert_eager_attention_forward(X query, X key, X value, AttentionCall call) {
@@ -38,6 +49,8 @@ Pair bert_eager_attention_forward(X query, X key, X value, AttentionCall call) {
 Pair bert_attention_interface(const Options& options, X query, X key, X value, AttentionCall call) {
   if (options.attention == Attention::eager)
     return bert_eager_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
+  if (options.attention == Attention::flash)
+    return flash_attention_forward(options, std::move(query), std::move(key), std::move(value), std::move(call));
   return sdpa_attention_forward(std::move(query), std::move(key), std::move(value), std::move(call));
 }
 
@@ -221,13 +234,6 @@ class WordEmbeddings final : public Unary {
   }
 
  private:
-  /// create_position_ids_from_input_ids: padding_idx + the number of tokens so far that are no padding.
-  static X position_ids_of(const X& input_ids) {
-    X mask = aten("ne", {Tensor(input_ids), I{1}}).to(DType::int32);
-    X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32).add(0).mul(mask);
-    return incremental_indices.to(DType::int64).add(1);
-  }
-
   EmbeddingsForm form_;
   Embedding *word_embeddings, *position_embeddings = nullptr, *token_type_embeddings, *task_type_embeddings = nullptr;
   LayerNorm* norm = nullptr;
@@ -236,9 +242,9 @@ class WordEmbeddings final : public Unary {
 
 class UnaryLinear final : public Unary {
  public:
-  UnaryLinear(I in, I out) : Unary("Linear") {
+  UnaryLinear(I in, I out, bool bias) : Unary("Linear") {
     new_parameter("weight", {out, in});
-    new_parameter("bias", {out});
+    new_parameter("bias", {out}, bias);
   }
 
  protected:
@@ -275,6 +281,55 @@ class FirstToken final : public Unary {
   X forward(X x) override { return x.whole_slices(1).select(1, 0); }
 };
 
+class SequenceMean final : public Unary {
+ public:
+  SequenceMean() : Unary("SequenceMean") {}
+
+ protected:
+  X forward(X x) override { return x.mean(1); }
+};
+
+class SequenceSummary final : public Unary {
+ public:
+  SequenceSummary(std::string type, const Config& f, I hidden) : Unary(std::move(type)), kind_(f.text_or("summary_type", "last")) {
+    static constexpr std::array kKinds{"last", "first", "mean", "cls_index"};
+    if (std::find(kKinds.begin(), kKinds.end(), kind_) == kKinds.end())
+      throw f.error("summary_type", "expected last, first, mean or cls_index, found '" + kind_.substr(0, 40) + "'");
+    if (f.boolean_or("summary_use_proj", false))
+      summary_ = &child<Linear>("summary", hidden, f.boolean_or("summary_proj_to_labels", false) ? num_labels(f) : hidden);
+    const std::string act = f.text_or("summary_activation", "");
+    if (!act.empty()) activation_ = &child<Activation>("activation", act);
+    if (const double p = f.number_or("summary_first_dropout", 0.0); p > 0) first_dropout_ = &child<Dropout>("first_dropout", p);
+    if (const double p = f.number_or("summary_last_dropout", 0.0); p > 0) last_dropout_ = &child<Dropout>("last_dropout", p);
+  }
+
+ protected:
+  X forward(X hidden_states) override {
+    X output, cls_index;
+    if (kind_ == "last") {
+      output = hidden_states.whole_slices(1).select(1, -1);
+    } else if (kind_ == "first") {
+      output = hidden_states.whole_slices(1).select(1, 0);
+    } else if (kind_ == "mean") {
+      output = hidden_states.mean(1);
+    } else {
+      cls_index = full({hidden_states.size(0), 1, hidden_states.size(2)}, hidden_states.size(1) - 1, DType::int64);
+      output = X(aten("gather", {Tensor(hidden_states), I{-2}, Tensor(cls_index)})).squeeze(-2);
+    }
+    if (first_dropout_) output = (*first_dropout_)(output);
+    if (summary_) output = (*summary_)(output);
+    if (activation_) output = (*activation_)(output);
+    if (last_dropout_) output = (*last_dropout_)(output);
+    return output;
+  }
+
+ private:
+  std::string kind_;
+  Linear* summary_ = nullptr;
+  Activation* activation_ = nullptr;
+  Dropout *first_dropout_ = nullptr, *last_dropout_ = nullptr;
+};
+
 class ClassificationHead final : public Unary {
  public:
   ClassificationHead(std::string type, const EncoderConfig& c, const std::string& act)
@@ -305,11 +360,11 @@ class ClassificationHead final : public Unary {
 
 class HeadTransform final : public Unary {
  public:
-  HeadTransform(std::string type, const EncoderConfig& c)
+  HeadTransform(std::string type, I hidden, I out, const std::string& act)
       : Unary(std::move(type)),
-        dense(child<Linear>("dense", c.hidden, c.hidden)),
-        transform_act_fn(child<Activation>("transform_act_fn", c.act)),
-        norm(child<LayerNorm>("LayerNorm", c.hidden)) {}
+        dense(child<Linear>("dense", hidden, out)),
+        transform_act_fn(child<Activation>("transform_act_fn", act)),
+        norm(child<LayerNorm>("LayerNorm", out)) {}
 
  protected:
   X forward(X hidden_states) override {
@@ -329,7 +384,7 @@ class LMPredictionHead final : public Unary {
  public:
   LMPredictionHead(const EncoderConfig& c, const std::string& prefix) : Unary(prefix + "LMPredictionHead") {
     new_parameter("bias", {c.vocab});
-    transform = &child<HeadTransform>("transform", prefix + "PredictionHeadTransform", c);
+    transform = &child<HeadTransform>("transform", prefix + "PredictionHeadTransform", c.hidden, c.hidden, c.act);
     decoder = &child<Linear>("decoder", c.hidden, c.vocab);
   }
 
@@ -428,16 +483,17 @@ class EncoderStack final : public Base {
   LayerNorm* norm_ = nullptr;
 };
 
-class EncoderModel final : public Base {
+class EncoderModel final : public EncoderBody {
  public:
-  struct Output {
-    X last_hidden_state, pooler_output;
-    CachePtr cache;
-  };
-  EncoderModel(SharedPtr s, bool pools) : Base(s->form.prefix + "Model"), s_(s) {
-    embeddings_ = register_module("embeddings", s->form.embeddings(s->c));
+  EncoderModel(SharedPtr s, bool pools) : EncoderBody(s->form.prefix + "Model"), s_(s) {
+    if (s->form.typed_embeddings)
+      typed_embeddings_ = register_module("embeddings", s->form.typed_embeddings(s->c));
+    else
+      embeddings_ = register_module("embeddings", s->form.embeddings(s->c));
     if (s->form.project && s->c.embedding != s->c.hidden) project_ = &child<Linear>("embeddings_project", s->c.embedding, s->c.hidden);
-    if (s->form.encoder)
+    if (s->form.masked_encoder)
+      masked_encoder_ = register_module(s->form.encoder_name, s->form.masked_encoder(s->c));
+    else if (s->form.encoder)
       own_encoder_ = register_module(s->form.encoder_name, s->form.encoder(s->c));
     else
       encoder_ = register_module(s->form.encoder_name, std::make_shared<EncoderStack>(*s));
@@ -447,17 +503,28 @@ class EncoderModel final : public Base {
                              ? s->form.pooler(s->c)
                              : EncoderForm::Heads{{"pooler", make_pooler(s->form.prefix + "Pooler", s->c.hidden, s->c.hidden, "tanh")}});
   }
-  Output operator()(X input_ids, bool use_cache = true) {
-    Entered scope(*this);
+
+ protected:
+  EncoderOutput forward(X input_ids, bool use_cache) override {
     const Options& o = s_->c.options;
     CachePtr cache;
     if (s_->c.is_decoder && use_cache && o.use_cache && !(o.checkpoint && training && runtime().grad_mode))
       cache = std::make_shared<Cache>(std::vector<I>(std::size_t(s_->c.layers), 0));
-    X embedding_output = (*embeddings_)(input_ids);
+    X attention_mask, token_type_ids;
+    if (s_->form.ones_mask) attention_mask = ones({input_ids.size(0), input_ids.size(1)}, DType::float32);
+    if (typed_embeddings_) token_type_ids = zeros({input_ids.size(0), input_ids.size(1)}, DType::int64);
+    X embedding_output = typed_embeddings_ ? (*typed_embeddings_)(input_ids, token_type_ids) : (*embeddings_)(input_ids);
     if (project_) embedding_output = (*project_)(embedding_output);
-    X attention_mask = s_->c.is_decoder ? create_causal_mask({o, embedding_output, cache.get()}) : create_bidirectional_mask();
-    X encoder_output =
-        own_encoder_ ? (*own_encoder_)(embedding_output) : (*encoder_)(embedding_output, LayerCall{attention_mask, {}, {}, cache.get()});
+    if (s_->form.ones_mask) {
+      const MaskArguments arguments{.options = o, .inputs_embeds = embedding_output, .attention_mask = attention_mask};
+      attention_mask = s_->c.is_decoder ? create_causal_mask(arguments) : create_bidirectional_mask(arguments);
+    } else {
+      attention_mask = s_->c.is_decoder ? create_causal_mask({o, embedding_output, cache.get()}) : create_bidirectional_mask();
+    }
+    const LayerCall call{attention_mask, {}, {}, cache.get()};
+    X encoder_output = masked_encoder_ ? (*masked_encoder_)(embedding_output, call).first
+                       : own_encoder_  ? (*own_encoder_)(embedding_output)
+                                       : (*encoder_)(embedding_output, call);
     X sequence_output = encoder_output;
     if (norm_) sequence_output = (*norm_)(sequence_output);
     X pooled_output;
@@ -468,6 +535,8 @@ class EncoderModel final : public Base {
  private:
   SharedPtr s_;
   UnaryPtr embeddings_, own_encoder_;
+  JointPtr typed_embeddings_;
+  MixerPtr masked_encoder_;
   Chain pooler_;
   Linear* project_ = nullptr;
   std::shared_ptr<EncoderStack> encoder_;
@@ -479,10 +548,12 @@ class EncoderNetwork : public Network {
   EncoderNetwork(SharedPtr s, const std::string& suffix) : Network(s->form.prefix + suffix, s->c.options), s_(s) {}
 
  protected:
-  void add_model(bool pools) { model_ = register_module(s_->form.base_prefix, std::make_shared<EncoderModel>(s_, pools)); }
+  void add_model(bool pools) {
+    model_ = register_module(s_->form.base_prefix, s_->form.body ? s_->form.body(s_->c, pools) : std::make_shared<EncoderModel>(s_, pools));
+  }
 
   SharedPtr s_;
-  std::shared_ptr<EncoderModel> model_;
+  std::shared_ptr<EncoderBody> model_;
 };
 
 class EncoderForLM final : public EncoderNetwork {
@@ -502,7 +573,9 @@ class EncoderForLM final : public EncoderNetwork {
     X logits = head_(hidden_states);
     X loss;
     if (batch.labels)
-      loss = causal ? causal_lm_loss(logits, batch.labels, s_->c.vocab) : flat_cross_entropy(logits, batch.labels, s_->c.vocab);
+      loss = (causal                   ? causal_lm_loss
+              : s_->form.language_loss ? s_->form.language_loss
+                                       : flat_cross_entropy)(logits, batch.labels, s_->c.vocab);
     return {model_output({loss, logits}, outputs.cache.get()), loss};
   }
 
@@ -528,7 +601,8 @@ class EncoderForSequenceClassification final : public EncoderNetwork {
     if (dropout_) pooled_output = (*dropout_)(pooled_output);
     X logits = head_.empty() ? (*classifier_)(pooled_output) : head_(pooled_output);
     X loss;
-    if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(s_->c.file));
+    if (batch.labels)
+      loss = (s_->form.sequence_loss ? s_->form.sequence_loss : sequence_classification_loss)(batch.labels, logits, num_labels(s_->c.file));
     return {model_output({loss, logits}), loss};
   }
 
@@ -542,22 +616,112 @@ class EncoderForTokenClassification final : public EncoderNetwork {
  public:
   explicit EncoderForTokenClassification(SharedPtr s) : EncoderNetwork(s, "ForTokenClassification") {
     add_model(false);
-    dropout_ = &child<Dropout>("dropout", s->c.classifier_dropout);
-    classifier_ = &child<Linear>("classifier", s->c.hidden, num_labels(s->c.file));
+    head_.add(*this, s->form.token_classifier ? s->form.token_classifier(s->c)
+                                              : EncoderForm::Heads{{"dropout", make_dropout(s->c.classifier_dropout)},
+                                                                   {"classifier", make_linear(s->c.hidden, num_labels(s->c.file))}});
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto outputs = (*model_)(batch.input);
-    X sequence_output = (*dropout_)(outputs.last_hidden_state);
-    X logits = (*classifier_)(sequence_output);
+    X logits = head_(outputs.last_hidden_state);
     X loss;
     if (batch.labels) loss = flat_cross_entropy(logits, batch.labels, num_labels(s_->c.file));
     return {model_output({loss, logits}), loss};
   }
 
  private:
-  Dropout* dropout_;
-  Linear* classifier_;
+  Chain head_;
+};
+
+class EncoderForQuestionAnswering final : public EncoderNetwork {
+ public:
+  explicit EncoderForQuestionAnswering(SharedPtr s) : EncoderNetwork(s, "ForQuestionAnswering") {
+    add_model(false);
+    qa_outputs = &child<Linear>(s->form.answers_name, s->c.hidden, num_labels(s->c.file));
+    if (s->form.before_answers) before_.add(*this, s->form.before_answers(s->c));
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto outputs = (*model_)(batch.input);
+    X sequence_output = before_(outputs.last_hidden_state);
+    X logits = (*qa_outputs)(sequence_output);
+    return answer_questions(logits, batch, !s_->form.answers_are_views);
+  }
+
+ private:
+  Chain before_;
+  Linear* qa_outputs;
+};
+
+class EncoderForMultipleChoice final : public EncoderNetwork {
+ public:
+  explicit EncoderForMultipleChoice(SharedPtr s) : EncoderNetwork(s, "ForMultipleChoice") {
+    add_model(!s->form.choice);
+    head_.add(*this, s->form.choice ? s->form.choice(s->c)
+                                    : EncoderForm::Heads{{"dropout", make_dropout(s->c.classifier_dropout)},
+                                                         {"classifier", make_linear(s->c.hidden, 1)}});
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    const I num_choices = batch.input.size(1);
+    X input_ids = batch.input.view({-1, batch.input.size(-1)});
+    auto outputs = (*model_)(input_ids);
+    X pooled_output = s_->form.choice ? outputs.last_hidden_state : outputs.pooler_output;
+    X logits = head_(pooled_output);
+    X reshaped_logits = logits.view({-1, num_choices});
+    X loss;
+    if (batch.labels) loss = cross_entropy(reshaped_logits, batch.labels);
+    return {model_output({loss, reshaped_logits}), loss};
+  }
+
+ private:
+  Chain head_;
+};
+
+class EncoderForPreTraining final : public EncoderNetwork {
+ public:
+  explicit EncoderForPreTraining(SharedPtr s) : EncoderNetwork(s, "ForPreTraining") {
+    add_model(!s->form.discriminator);
+    if (s->form.discriminator) {
+      discriminator_.add(*this, s->form.discriminator(s->c));
+    } else {
+      const auto heads = s->form.pretraining(s->c);
+      nn::Module& owner =
+          heads.name.empty() ? *this : static_cast<nn::Module&>(child<Base>(heads.name, s->form.prefix + "PreTrainingHeads"));
+      language_.add(owner, heads.language);
+      relation_.add(owner, heads.relation);
+      if (s->c.tie)
+        for (auto& [from, to] : s->form.ties) tie(from, to);
+    }
+  }
+  std::vector<nn::InputSpec> inputs() const override {
+    auto list = EncoderNetwork::inputs();
+    if (options_.labels && !s_->form.discriminator) list.push_back({"next_sentence_label", {nn::SizeExpression("batch")}, DType::int64});
+    return list;
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    auto outputs = (*model_)(batch.input);
+    X loss;
+    if (language_.empty()) {
+      X logits = discriminator_(outputs.last_hidden_state);
+      if (batch.labels)
+        loss = aten("binary_cross_entropy_with_logits",
+                    {Tensor(logits.view({-1, outputs.last_hidden_state.size(1)})), Tensor(batch.labels.to_float())});
+      return {model_output({loss, logits}), loss};
+    }
+    X prediction_scores = language_(outputs.last_hidden_state);
+    X seq_relationship_score = relation_(outputs.pooler_output);
+    if (batch.labels) {
+      X masked_lm_loss = flat_cross_entropy(prediction_scores, batch.labels, s_->c.vocab);
+      X next_sentence_loss = flat_cross_entropy(seq_relationship_score, batch.next_sentence_label, 2);
+      loss = masked_lm_loss.add(next_sentence_loss);
+    }
+    return {model_output({loss, prediction_scores, seq_relationship_score}), loss};
+  }
+
+ private:
+  Chain discriminator_, language_, relation_;
 };
 
 /// The model itself.
@@ -589,14 +753,21 @@ DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::s
 UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, EmbeddingsForm form) {
   return std::make_shared<WordEmbeddings>(std::move(type), c, form);
 }
-UnaryPtr make_linear(I in, I out) { return std::make_shared<UnaryLinear>(in, out); }
+UnaryPtr make_linear(I in, I out, bool bias) { return std::make_shared<UnaryLinear>(in, out, bias); }
 UnaryPtr make_activation(const std::string& name) { return std::make_shared<UnaryActivation>(name); }
 UnaryPtr make_dropout(double p) { return std::make_shared<UnaryDropout>(p); }
+UnaryPtr make_sequence_mean() { return std::make_shared<SequenceMean>(); }
 UnaryPtr make_first_token() { return std::make_shared<FirstToken>(); }
 UnaryPtr make_classification_head(std::string type, const EncoderConfig& c, const std::string& act) {
   return std::make_shared<ClassificationHead>(std::move(type), c, act);
 }
+UnaryPtr make_sequence_summary(std::string type, const Config& file, I hidden) {
+  return std::make_shared<SequenceSummary>(std::move(type), file, hidden);
+}
 UnaryPtr make_mlm_head(const EncoderConfig& c, const std::string& prefix) { return std::make_shared<OnlyMLMHead>(c, prefix); }
+UnaryPtr make_head_transform(std::string type, I hidden, I out, const std::string& act) {
+  return std::make_shared<HeadTransform>(std::move(type), hidden, out, act);
+}
 UnaryPtr make_roberta_lm_head(const EncoderConfig& c, const std::string& prefix) { return std::make_shared<RobertaLMHead>(c, prefix); }
 
 EncoderForm roberta_form(const std::string& prefix, const std::string& base, EmbeddingsForm embeddings) {
@@ -619,35 +790,45 @@ EncoderForm bert_form(const std::string& prefix, const std::string& base) {
   f.lm_head = [=](const EncoderConfig& c) { return EncoderForm::Heads{{"cls", make_mlm_head(c, prefix)}}; };
   f.ties = {{"cls.predictions.decoder.weight", base + ".embeddings.word_embeddings.weight"},
             {"cls.predictions.decoder.bias", "cls.predictions.bias"}};
+  f.pretraining = [=](const EncoderConfig& c) {
+    return EncoderForm::TwoHeads{
+        "cls", {{"predictions", std::make_shared<LMPredictionHead>(c, prefix)}}, {{"seq_relationship", make_linear(c.hidden, 2)}}};
+  };
   return f;
 }
 
 NetworkPtr make_encoder(const Config& config, const Options& options, EncoderForm form) {
   EncoderConfig c(config, options);
-  if (form.project) c.embedding = config.size("embedding_size");
+  if (form.project && config.has("embedding_size")) c.embedding = config.size("embedding_size");
   if (form.adjust) form.adjust(c);
   auto s = std::make_shared<const Shared>(Shared{std::move(c), std::move(form)});
   switch (options.task) {
     case Task::seq_cls: return std::make_shared<EncoderForSequenceClassification>(s);
     case Task::token_cls: return std::make_shared<EncoderForTokenClassification>(s);
+    case Task::question_answering: return std::make_shared<EncoderForQuestionAnswering>(s);
+    case Task::multiple_choice: return std::make_shared<EncoderForMultipleChoice>(s);
+    case Task::pretraining: return std::make_shared<EncoderForPreTraining>(s);
     case Task::base: return std::make_shared<EncoderAlone>(s);
     case Task::causal_lm: return std::make_shared<EncoderForLM>(s, s->form.causal_name.empty() ? "ForCausalLM" : s->form.causal_name);
     default: return std::make_shared<EncoderForLM>(s, "ForMaskedLM");
   }
 }
-std::vector<TaskClass> bidirectional_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
-  return {{Task::masked_lm, prefix + "ForMaskedLM", make},
-          {Task::seq_cls, prefix + "ForSequenceClassification", make},
-          {Task::token_cls, prefix + "ForTokenClassification", make},
-          {Task::base, prefix + "Model", make}};
+std::vector<TaskClass> bidirectional_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                             bool pretrains) {
+  std::vector<TaskClass> classes{{Task::masked_lm, prefix + "ForMaskedLM", make},
+                                 {Task::seq_cls, prefix + "ForSequenceClassification", make},
+                                 {Task::token_cls, prefix + "ForTokenClassification", make},
+                                 {Task::question_answering, prefix + "ForQuestionAnswering", make},
+                                 {Task::multiple_choice, prefix + "ForMultipleChoice", make},
+                                 {Task::base, prefix + "Model", make}};
+  if (pretrains) classes.push_back({Task::pretraining, prefix + "ForPreTraining", make});
+  return classes;
 }
 std::vector<TaskClass> encoder_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
-                                       const std::string& causal_name) {
-  return {{Task::masked_lm, prefix + "ForMaskedLM", make},
-          {Task::causal_lm, prefix + (causal_name.empty() ? "ForCausalLM" : causal_name), make},
-          {Task::seq_cls, prefix + "ForSequenceClassification", make},
-          {Task::token_cls, prefix + "ForTokenClassification", make},
-          {Task::base, prefix + "Model", make}};
+                                       const std::string& causal_name, bool pretrains) {
+  std::vector<TaskClass> classes = bidirectional_classes(prefix, make, pretrains);
+  classes.insert(classes.begin() + 1, {Task::causal_lm, prefix + (causal_name.empty() ? "ForCausalLM" : causal_name), make});
+  return classes;
 }
 
 }  // namespace memest::hf

@@ -12,7 +12,7 @@ NetworkPtr ernie(const Config& config, const Options& o) {
   };
   return make_encoder(config, o, std::move(f));
 }
-const Family ernie_family{{"ernie"}, encoder_classes("Ernie", ernie)};
+const Family ernie_family{{"ernie"}, encoder_classes("Ernie", ernie, {}, true)};
 
 }  // namespace
 }  // namespace memest::hf

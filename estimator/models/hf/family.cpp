@@ -15,8 +15,12 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::seq_cls, "seq-cls"},
                                                    {Task::token_cls, "token-cls"},
                                                    {Task::question_answering, "question-answering"},
+                                                   {Task::multiple_choice, "multiple-choice"},
+                                                   {Task::pretraining, "pretraining"},
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
+                                                   {Task::audio_cls, "audio-cls"},
+                                                   {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
 
 }  // namespace
@@ -52,12 +56,15 @@ std::optional<Task> task_of_class(const std::string& name) {
   static constexpr std::pair<const char*, Task> kEndings[] = {{"ForCausalLM", Task::causal_lm},
                                                               {"LMHeadModel", Task::causal_lm},
                                                               {"ForMaskedLM", Task::masked_lm},
-                                                              {"ForPreTraining", Task::masked_lm},
+                                                              {"ForPreTraining", Task::pretraining},
                                                               {"ForSequenceClassification", Task::seq_cls},
                                                               {"ForTokenClassification", Task::token_cls},
                                                               {"ForQuestionAnswering", Task::question_answering},
+                                                              {"ForMultipleChoice", Task::multiple_choice},
                                                               {"ForConditionalGeneration", Task::seq2seq},
                                                               {"ForImageClassification", Task::image_cls},
+                                                              {"ForAudioClassification", Task::audio_cls},
+                                                              {"EncoderModel", Task::text_encoding},
                                                               {"Model", Task::base}};
   for (auto& [ending, task] : kEndings)
     if (name.ends_with(ending)) return task;
@@ -66,13 +73,27 @@ std::optional<Task> task_of_class(const std::string& name) {
 
 std::vector<nn::InputSpec> Network::inputs() const {
   std::vector<nn::InputSpec> list;
-  list.push_back({"input_ids", {nn::SizeExpression("batch"), nn::SizeExpression("seq")}, DType::int64});
+  const nn::SizeExpression batch("batch"), choices("choices"), seq("seq");
+  if (options_.task == Task::multiple_choice)
+    list.push_back({"input_ids", {batch, choices, seq}, DType::int64});
+  else
+    list.push_back({"input_ids", {batch, seq}, DType::int64});
   if (!options_.labels) return list;
-  if (options_.task == Task::seq_cls)
-    list.push_back({"labels", {nn::SizeExpression("batch")}, DType::int64});
-  else if (options_.task != Task::base)
-    list.push_back({"labels", {nn::SizeExpression("batch"), nn::SizeExpression("seq")}, DType::int64});
+  switch (options_.task) {
+    case Task::seq_cls:
+    case Task::multiple_choice: list.push_back({"labels", {batch}, DType::int64}); break;
+    case Task::question_answering:
+      list.push_back({"start_positions", {batch}, DType::int64});
+      list.push_back({"end_positions", {batch}, DType::int64});
+      break;
+    default: list.push_back({"labels", {batch, seq}, DType::int64});
+  }
   return list;
+}
+
+std::vector<std::pair<std::string, I>> Network::default_sizes() const {
+  if (options_.task == Task::multiple_choice) return {{"choices", 4}, {"seq", 512}};
+  return {{"seq", 512}};
 }
 
 I num_labels(const Config& config) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "models/hf/cache.h"
 #include "models/hf/module.h"
 #include "models/hf/options.h"
 #include "nn/model.h"
@@ -14,8 +15,15 @@ namespace memest::hf {
 
 /// What a class's forward is given: the arguments of the call, undefined where it gets none.
 struct Batch {
-  X input;  ///< input_ids, or pixel_values
-  X labels;
+  X input;          ///< input_ids, or pixel_values
+  X labels;         ///< or start_positions
+  X decoder_input;  ///< decoder_input_ids
+  X end_positions;
+  X next_sentence_label;
+  // of generate()
+  X position_ids;
+  CachePtr cache;
+  std::optional<I> logits_to_keep;  ///< the last so many positions; none: all, in float32
 };
 
 /// A class of transformers as AutoModelForX.from_config makes it: the root of a run.
@@ -24,10 +32,19 @@ class Network : public Base {
   explicit Network(std::string type, const Options& options) : Base(std::move(type)), options_(options) {}
   /// out = model(**batch): what the output object holds, and its loss.
   virtual nn::Outcome run(Batch batch) = 0;
-  /// The arguments a batch has, in order; their sizes are expressions over batch, seq, image...
+  /// One call of generate(): what the next token is chosen from, and the cache that the call filled.
+  struct Step {
+    X logits;
+    CachePtr cache;
+  };
+  virtual bool generates() const { return false; }
+  virtual Step step(Batch) { throw Error(type() + " does not generate"); }
+  virtual CachePtr new_generation_cache() const { return {}; }
+  /// The arguments a batch has, in order, by the names of Batch; their sizes are expressions over batch, seq, image..., and src_seq and
+  /// tgt_seq, which are seq unless given.
   virtual std::vector<nn::InputSpec> inputs() const;
   /// Sizes that the inputs need, with their defaults.
-  virtual std::vector<std::pair<std::string, I>> default_sizes() const { return {{"seq", 512}}; }
+  virtual std::vector<std::pair<std::string, I>> default_sizes() const;
 
  protected:
   const Options options_;

@@ -1,4 +1,4 @@
-// models/gemma, gemma2, gemma3 (text): a scaled embedding, norms with 1 + weight, four norms a layer from gemma2 on.
+// models/gemma, gemma2, vaultgemma, gemma3 (text): a scaled embedding, norms with 1 + weight, four norms a layer from gemma2 on.
 #include "models/hf/decoder.h"
 
 namespace memest::hf {
@@ -92,6 +92,28 @@ NetworkPtr gemma2(const Config& given, const Options& o) {
   return make_decoder(config, o, std::move(f));
 }
 
+/// gemma2 without the norms after its parts.
+NetworkPtr vaultgemma(const Config& given, const Options& o) {
+  Config config = given;
+  default_layer_types(config, [](I i) { return (i + 1) % 2 ? "sliding_attention" : "full_attention"; });
+  DecoderForm f = gemma_form("VaultGemma");
+  f.layer = [](const DecoderConfig& c, I i) {
+    LayerForm form;
+    form.type = "VaultGemmaDecoderLayer";
+    form.norm = Norm::gemma;
+    form.norm_type = "VaultGemmaRMSNorm";
+    form.norms = {"input_layernorm", "pre_feedforward_layernorm"};
+    return make_layer(c, form, std::make_shared<Gemma2Attention>(c, i),
+                      make_gated_mlp("VaultGemmaMLP", c.hidden, c.intermediate, false, c.file.text("hidden_activation")));
+  };
+  f.masks = DecoderForm::Masks::by_layer_type;
+  f.both_masks = true;
+  f.logits = softcapped;
+  return make_decoder(config, o, std::move(f));
+}
+const Family vaultgemma_family{{"vaultgemma"},
+                               {{Task::causal_lm, "VaultGemmaForCausalLM", vaultgemma}, {Task::base, "VaultGemmaModel", vaultgemma}}};
+
 NetworkPtr gemma3_text(const Config& given, const Options& o) {
   Config config = given;
   const I pattern = config.size_or("sliding_window_pattern", 6);
@@ -115,8 +137,8 @@ NetworkPtr gemma3_text(const Config& given, const Options& o) {
   f.logits = softcapped;
   return make_decoder(config, o, std::move(f));
 }
-const Family gemma_family{{"gemma"}, decoder_classes("Gemma", gemma)};
-const Family gemma2_family{{"gemma2"}, decoder_classes("Gemma2", gemma2)};
+const Family gemma_family{{"gemma"}, decoder_classes("Gemma", gemma, {Task::token_cls})};
+const Family gemma2_family{{"gemma2"}, decoder_classes("Gemma2", gemma2, {Task::token_cls})};
 const Family gemma3_family{{"gemma3_text"}, decoder_classes("Gemma3", gemma3_text)};
 
 }  // namespace

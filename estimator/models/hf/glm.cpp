@@ -58,9 +58,9 @@ NetworkPtr helium(const Config& config, const Options& o) {
   f.rotary = [](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>("HeliumRotaryEmbedding", c.file, c.head_dim); };
   return make_decoder(config, o, std::move(f));
 }
-const Family glm_family{{"glm"}, decoder_classes("Glm", glm)};
-const Family glm4_family{{"glm4"}, decoder_classes("Glm4", glm4)};
-const Family helium_family{{"helium"}, decoder_classes("Helium", helium)};
+const Family glm_family{{"glm"}, decoder_classes("Glm", glm, {Task::token_cls})};
+const Family glm4_family{{"glm4"}, decoder_classes("Glm4", glm4, {Task::token_cls})};
+const Family helium_family{{"helium"}, decoder_classes("Helium", helium, {Task::token_cls})};
 
 }  // namespace
 }  // namespace memest::hf

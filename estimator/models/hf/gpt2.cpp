@@ -1,21 +1,25 @@
 // models/gpt2/modeling_gpt2.py, without cross-attention's inputs.
 #include "models/hf/decoder.h"
+#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
 
 /// Conv1D (pytorch_utils.py): a linear layer whose weight is [in, out].
-class Conv1D final : public Module<Conv1D> {
+class Conv1D final : public Module<Conv1D>, public nn::Adaptable {
  public:
   Conv1D(I out, I in) : Module("Conv1D"), out_(out) {
     new_parameter("weight", {in, out});
     new_parameter("bias", {out});
   }
+  bool transposed() const override { return true; }
   X forward(X x) {
+    if (quantized()) return adapted(x, product(x, parameter(0), parameter(1)));  // replaced by a linear layer of bitsandbytes
+    const X input = x;                                                           // the caller holds it
     const Dims size_out = x.sizes().slice(0, x.dim() - 1) + Dims{out_};
     x = aten("addmm", {Tensor(parameter(1)), Tensor(x.view({-1, x.size(-1)})), Tensor(parameter(0))});
     x = x.view(size_out);
-    return x;
+    return adapted(input, x);
   }
 
  private:
@@ -58,8 +62,8 @@ class GPT2Attention final : public Mixer {
     states.clear();
     if (call.cache) std::tie(key_states, value_states) = call.cache->update(key_states, value_states, layer_);
     const AttentionCall arguments{.mask = call.mask, .dropout = training ? dropout_ : 0.0, .training = training};
-    auto [attn_output, attn_weights] = options_.attention == Attention::sdpa
-                                           ? sdpa_attention_forward(query_states, key_states, value_states, arguments)
+    auto [attn_output, attn_weights] = options_.attention != Attention::eager
+                                           ? attention_interface(options_, query_states, key_states, value_states, arguments)
                                            : gpt2_eager_attention_forward(query_states, key_states, value_states, arguments);
     attn_output = attn_output.reshape(attn_output.sizes().slice(0, 2) + Dims{-1}).contiguous();
     attn_output = (*c_proj)(attn_output);
@@ -122,7 +126,7 @@ class GPT2Block final : public DecoderLayer {
     hidden_states = (*ln_2)(hidden_states);
     X feed_forward_hidden_states = (*mlp_)(hidden_states);
     hidden_states = residual.add(feed_forward_hidden_states);
-    return hidden_states;
+    return leave(hidden_states, residual, attn_output, feed_forward_hidden_states);
   }
 
  private:
@@ -171,14 +175,19 @@ NetworkPtr gpt2(const Config& config, const Options& o) {
   f.causal_suffix = "LMHeadModel";
   f.base_prefix = "transformer";
   f.embedding_name = "wte";
+  f.token_classifier_name = "classifier";
+  f.token_classification_loss = flat_cross_entropy;
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
     return std::make_shared<GPT2Model>(std::move(c));
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family gpt2_family{
-    {"gpt2", "gpt-sw3"},
-    {{Task::causal_lm, "GPT2LMHeadModel", gpt2}, {Task::seq_cls, "GPT2ForSequenceClassification", gpt2}, {Task::base, "GPT2Model", gpt2}}};
+const Family gpt2_family{{"gpt2", "gpt-sw3"},
+                         {{Task::causal_lm, "GPT2LMHeadModel", gpt2},
+                          {Task::seq_cls, "GPT2ForSequenceClassification", gpt2},
+                          {Task::question_answering, "GPT2ForQuestionAnswering", gpt2},
+                          {Task::token_cls, "GPT2ForTokenClassification", gpt2},
+                          {Task::base, "GPT2Model", gpt2}}};
 
 }  // namespace
 }  // namespace memest::hf

@@ -34,14 +34,14 @@ DecoderForm form_of(const std::string& prefix, MakeAttention attention, MakeMlp 
 }
 
 NetworkPtr llama(const Config& config, const Options& o) { return make_decoder(config, o, form_of("Llama", biased, gated_with_bias)); }
-const Family llama_family{{"llama"}, decoder_classes("Llama", llama)};
+const Family llama_family{{"llama"}, decoder_classes("Llama", llama, {Task::question_answering, Task::token_cls})};
 
 NetworkPtr mistral(const Config& config, const Options& o) {
   DecoderForm f = form_of("Mistral", plain, gated);
   f.masks = DecoderForm::Masks::sliding_if_set;
   return make_decoder(config, o, std::move(f));
 }
-const Family mistral_family{{"mistral"}, decoder_classes("Mistral", mistral)};
+const Family mistral_family{{"mistral"}, decoder_classes("Mistral", mistral, {Task::question_answering, Task::token_cls})};
 
 NetworkPtr ministral(const Config& given, const Options& o) {
   Config config = given;
@@ -52,7 +52,7 @@ NetworkPtr ministral(const Config& given, const Options& o) {
   f.both_masks = true;
   return make_decoder(config, o, std::move(f));
 }
-const Family ministral_family{{"ministral"}, decoder_classes("Ministral", ministral)};
+const Family ministral_family{{"ministral"}, decoder_classes("Ministral", ministral, {Task::question_answering, Task::token_cls})};
 
 /// Qwen2Config.__post_init__, Qwen3Config's the same.
 Config with_qwen_windows(Config config) {
@@ -72,7 +72,7 @@ NetworkPtr qwen2(const Config& config, const Options& o) {
   f.masks = DecoderForm::Masks::by_layer_type;
   return make_decoder(with_qwen_windows(config), o, std::move(f));
 }
-const Family qwen2_family{{"qwen2"}, decoder_classes("Qwen2", qwen2)};
+const Family qwen2_family{{"qwen2"}, decoder_classes("Qwen2", qwen2, {Task::question_answering, Task::token_cls})};
 
 NetworkPtr qwen3(const Config& config, const Options& o) {
   DecoderForm f = form_of(
@@ -85,7 +85,7 @@ NetworkPtr qwen3(const Config& config, const Options& o) {
   f.masks = DecoderForm::Masks::by_layer_type;
   return make_decoder(with_qwen_windows(config), o, std::move(f));
 }
-const Family qwen3_family{{"qwen3"}, decoder_classes("Qwen3", qwen3)};
+const Family qwen3_family{{"qwen3"}, decoder_classes("Qwen3", qwen3, {Task::question_answering, Task::token_cls})};
 
 /// down(act(up(x))).
 class UpDown final : public Unary {
@@ -108,7 +108,7 @@ NetworkPtr arcee(const Config& config, const Options& o) {
                         return std::make_shared<UpDown>(c, type);
                       }));
 }
-const Family arcee_family{{"arcee"}, decoder_classes("Arcee", arcee)};
+const Family arcee_family{{"arcee"}, decoder_classes("Arcee", arcee, {Task::question_answering, Task::token_cls})};
 
 /// SmolLM3Attention: no rotary embedding in every fourth layer.
 class SmolLM3Attention final : public DecoderAttention {
@@ -141,7 +141,7 @@ NetworkPtr smollm3(const Config& given, const Options& o) {
   f.masks = DecoderForm::Masks::by_layer_type;
   return make_decoder(config, o, std::move(f));
 }
-const Family smollm3_family{{"smollm3"}, decoder_classes("SmolLM3", smollm3)};
+const Family smollm3_family{{"smollm3"}, decoder_classes("SmolLM3", smollm3, {Task::question_answering, Task::token_cls})};
 
 NetworkPtr cwm(const Config& given, const Options& o) {
   Config config = given;
@@ -181,7 +181,7 @@ NetworkPtr seed_oss(const Config& config, const Options& o) {
             return make_gated_mlp(type, c.hidden, c.intermediate, c.mlp_bias, c.act, c.file.number_or("residual_dropout", 0.0));
           }));
 }
-const Family seed_oss_family{{"seed_oss"}, decoder_classes("SeedOss", seed_oss)};
+const Family seed_oss_family{{"seed_oss"}, decoder_classes("SeedOss", seed_oss, {Task::question_answering, Task::token_cls})};
 
 NetworkPtr starcoder2(const Config& config, const Options& o) {
   DecoderForm f;
@@ -206,7 +206,7 @@ NetworkPtr starcoder2(const Config& config, const Options& o) {
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family starcoder2_family{{"starcoder2"}, decoder_classes("Starcoder2", starcoder2)};
+const Family starcoder2_family{{"starcoder2"}, decoder_classes("Starcoder2", starcoder2, {Task::token_cls})};
 
 NetworkPtr granite(const Config& config, const Options& o) {
   DecoderForm f = form_of("Granite", biased, gated_with_bias);
@@ -222,6 +222,46 @@ NetworkPtr granite(const Config& config, const Options& o) {
   return make_decoder(config, o, std::move(f));
 }
 const Family granite_family{{"granite"}, decoder_classes("Granite", granite)};
+
+/// Configurations of llama's classes.
+const Family exaone_family{{"exaone", "internlm3", "iquestcoder"},
+                           {{Task::causal_lm, "LlamaForCausalLM", llama}, {Task::base, "LlamaModel", llama}}};
+
+/// granite with norms after each part, where use_post_norm asks for them; the logits are multiplied.
+NetworkPtr hyperclovax(const Config& config, const Options& o) {
+  DecoderForm f = form_of("HyperCLOVAX", biased, gated_with_bias);
+  f.layer = [](const DecoderConfig& c, I i) {
+    LayerForm form;
+    form.type = "HyperCLOVAXDecoderLayer";
+    form.norm_type = "HyperCLOVAXRMSNorm";
+    form.multiplier = true;
+    if (c.file.boolean_or("use_post_norm", true)) {
+      form.order = LayerForm::Order::glm4;
+      form.norms = {"input_layernorm", "post_attention_layernorm", "post_norm1", "post_norm2"};
+    }
+    return make_layer(c, form, biased(c, i, "HyperCLOVAXAttention"), gated_with_bias(c, "HyperCLOVAXMLP"));
+  };
+  f.after_embedding = [](X x, const DecoderConfig&) { return x.mul(1.0); };
+  f.logits = [](X logits, const DecoderConfig&) { return logits.mul(1.0); };
+  return make_decoder(config, o, std::move(f));
+}
+const Family hyperclovax_family{{"hyperclovax"},
+                                {{Task::causal_lm, "HyperCLOVAXForCausalLM", hyperclovax}, {Task::base, "HyperCLOVAXModel", hyperclovax}}};
+
+NetworkPtr jais2(const Config& config, const Options& o) {
+  DecoderForm f = form_of("Jais2", biased, {});
+  f.norm = Norm::layer_norm;
+  f.norm_type = "LayerNorm";
+  f.layer = [](const DecoderConfig& c, I i) {
+    LayerForm form;
+    form.type = "Jais2DecoderLayer";
+    form.norm = Norm::layer_norm;
+    form.norm_type = "LayerNorm";
+    return make_layer(c, form, biased(c, i, "Jais2Attention"), std::make_shared<UpDown>(c, "Jais2MLP"));
+  };
+  return make_decoder(config, o, std::move(f));
+}
+const Family jais2_family{{"jais2"}, {{Task::causal_lm, "Jais2ForCausalLM", jais2}, {Task::base, "Jais2Model", jais2}}};
 
 }  // namespace
 }  // namespace memest::hf

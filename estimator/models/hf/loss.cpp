@@ -25,6 +25,22 @@ X sequence_classification_loss(X labels, X pooled_logits, I num_labels) {
   return flat_cross_entropy(pooled_logits, labels, num_labels);
 }
 
+X token_classification_loss(X logits, X labels, I num_labels) {
+  logits = logits.view({-1, num_labels});
+  labels = labels.view({-1});
+  logits = logits.to_float();
+  return cross_entropy(logits, labels);
+}
+
 X flat_cross_entropy(X logits, X labels, I classes) { return cross_entropy(logits.view({-1, classes}), labels.view({-1})); }
+
+X question_answering_loss(const X& start_logits, const X& end_logits, X start_positions, X end_positions) {
+  const I ignored_index = start_logits.size(1);
+  start_positions = aten("clamp", {Tensor(start_positions), I{0}, ignored_index});
+  end_positions = aten("clamp", {Tensor(end_positions), I{0}, ignored_index});
+  X start_loss = ops::cross_entropy_loss(start_logits, start_positions, Tensor(), 1, ignored_index, 0.0);
+  X end_loss = ops::cross_entropy_loss(end_logits, end_positions, Tensor(), 1, ignored_index, 0.0);
+  return start_loss.add(end_loss).div(2);
+}
 
 }  // namespace memest::hf

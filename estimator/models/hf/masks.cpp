@@ -17,7 +17,9 @@ MaskFunction sliding_window_overlay(I window) {
 }
 MaskFunction bidirectional_overlay(I window) {
   return [window](const X&, const X&, const X& q_idx, const X& kv_idx) {
-    return aten("le", {Tensor(aten("abs", {Tensor(q_idx.sub(kv_idx))})), window});
+    X distance = q_idx.sub(kv_idx);
+    distance = aten("abs", {Tensor(std::move(distance))});
+    return aten("le", {Tensor(std::move(distance)), window});
   };
 }
 MaskFunction and_masks(MaskFunction first, MaskFunction second) {
@@ -81,15 +83,21 @@ X find_packed_sequence_indices(const Options& options, const X& position_ids) {
 
 struct Sizes {
   I batch, q_length, kv_length, q_offset, kv_offset;
-  X packed, position_ids;
+  X packed, padding;
 };
 Sizes preprocess(const MaskArguments& a, I layer) {
   Sizes s{a.inputs_embeds.size(0), a.inputs_embeds.size(1), a.inputs_embeds.size(1), 0, 0, {}, {}};
+  if (a.attention_mask) {
+    s.padding = a.attention_mask.to(DType::boolean);
+    s.kv_length = s.padding.size(-1);
+  }
   if (a.cache) {
     s.q_offset = a.cache->seen(layer);
     if (layer < I(a.cache->layers().size()))
       std::tie(s.kv_length, s.kv_offset) = a.cache->layers()[std::size_t(layer)].mask_sizes(s.q_length);
-  } else if (a.position_ids) {
+    else
+      s.kv_length = s.q_length;
+  } else if (a.position_ids && !a.attention_mask) {
     X position_ids = a.position_ids;
     if (position_ids.size(0) != s.batch) position_ids = position_ids.expand({s.batch, -1});
     s.packed = find_packed_sequence_indices(a.options, position_ids);
@@ -97,13 +105,35 @@ Sizes preprocess(const MaskArguments& a, I layer) {
   return s;
 }
 
+MaskFunction padding_function(X padding_mask) {
+  return [padding_mask](const X& b, const X&, const X&, const X& kv) { return at(padding_mask, b, kv); };
+}
+/// _ignore_causal_mask_sdpa without a local size.
+bool ignores_causal_mask(const Options& options, const Sizes& s) {
+  auto fast_all = [&](const X& mask) {
+    X equal = aten("eq", {Tensor(aten("sum", {Tensor(mask)})), mask.numel()});
+    return !options.padded;
+  };
+  if ((s.q_length == 1 || s.kv_length == s.q_length) && (!s.padding || fast_all(s.padding))) return true;
+  return s.q_offset == 0 && (!s.padding || (fast_all(s.padding.slice(1, std::nullopt, s.q_length)) &&
+                                            fast_all(aten("bitwise_not", {Tensor(s.padding.slice(1, s.q_length, std::nullopt))}))));
+}
+
+/// _ignore_bidirectional_mask_sdpa
+bool ignores_bidirectional_mask(const Options& options, const Sizes& s, bool local) {
+  if (s.padding) aten("all", {Tensor(s.padding)});
+  return (!s.padding || !options.padded) && !local;
+}
+
 /// sdpa_mask, and eager_mask on top of it.
-X make_mask(const MaskArguments& a, const Sizes& s, const MaskFunction& function, bool skip_causal, bool skip_bidirectional,
+X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool skip_causal, bool skip_bidirectional,
             std::optional<I> local_size) {
+  if (a.options.attention == Attention::flash) return {};
   const bool eager = a.options.attention == Attention::eager;
   const bool local = local_size && s.kv_length >= *local_size;
-  if (skip_causal && !eager && !local && (s.q_length == 1 || s.kv_length == s.q_length || s.q_offset == 0)) return {};
-  if (skip_bidirectional && !local) return {};
+  if (skip_causal && !eager && !local && ignores_causal_mask(a.options, s)) return {};
+  if (skip_bidirectional && ignores_bidirectional_mask(a.options, s, local)) return {};
+  if (s.padding) function = and_masks(std::move(function), padding_function(s.padding));
   X mask;
   {
     X batch_arange = arange(s.batch);
@@ -113,6 +143,7 @@ X make_mask(const MaskArguments& a, const Sizes& s, const MaskFunction& function
     mask = function(batch_arange.unsqueeze(1).unsqueeze(2).unsqueeze(3), head_arange.unsqueeze(0).unsqueeze(2).unsqueeze(3),
                     q_arange.unsqueeze(0).unsqueeze(0).unsqueeze(3), kv_arange.unsqueeze(0).unsqueeze(0).unsqueeze(0));
     mask = mask.expand({s.batch, -1, s.q_length, s.kv_length});
+    mask = leave(std::move(mask), batch_arange, head_arange, q_arange, kv_arange);
   }
   if (!eager) return mask;
   X zero = zeros({}, a.inputs_embeds.dtype());
@@ -127,7 +158,7 @@ X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optio
     function = and_masks(std::move(function), packed_sequences(s.packed));
     skip = false;
   }
-  return make_mask(a, s, function, skip, false, local_size);
+  return make_mask(a, s, std::move(function), skip, false, local_size);
 }
 
 }  // namespace
@@ -150,8 +181,12 @@ X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
                                   : 0,
                      chunk);
 }
+X create_bidirectional_mask(const MaskArguments& a) {
+  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip, a.attention_mask}, 0);
+  return make_mask(a, s, bidirectional, false, a.allow_skip, {});
+}
 X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window) {
-  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip}, 0);
+  const Sizes s = preprocess({a.options, a.inputs_embeds, a.cache, {}, a.layer, a.allow_skip, a.attention_mask}, 0);
   return make_mask(a, s, and_masks(bidirectional_overlay(window), bidirectional), false, a.allow_skip, window);
 }
 

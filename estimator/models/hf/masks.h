@@ -12,6 +12,7 @@ struct MaskArguments {
   X position_ids = {};     ///< undefined: no look for packed sequences
   I layer = -1;            ///< the cache's layer; -1: the first of the kind
   bool allow_skip = true;  ///< may return none and rely on is_causal
+  X attention_mask = {};   ///< [batch, keys], of any type
 };
 /// create_causal_mask. Undefined where the attention needs none.
 X create_causal_mask(const MaskArguments& a);
@@ -21,6 +22,8 @@ X create_sliding_window_causal_mask(const MaskArguments& a, I window);
 X create_chunked_causal_mask(const MaskArguments& a, I chunk);
 /// create_bidirectional_mask: without padding none is ever made.
 inline X create_bidirectional_mask() { return {}; }
+/// The same with the attention_mask given.
+X create_bidirectional_mask(const MaskArguments& a);
 /// create_bidirectional_sliding_window_mask.
 X create_bidirectional_sliding_window_mask(const MaskArguments& a, I window);
 

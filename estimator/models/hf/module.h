@@ -79,7 +79,7 @@ class Linear final : public Module<Linear>, public nn::Adaptable {
     new_parameter("weight", {out, in});
     new_parameter("bias", {out}, bias);
   }
-  X forward(const X& input) { return adapted(input, ops::linear(input, parameter(0), parameter(1))); }
+  X forward(const X& input) { return adapted(input, product(input, parameter(0), parameter(1))); }
   T weight() const { return parameter(0); }
   T bias() const { return parameter(1); }
 };

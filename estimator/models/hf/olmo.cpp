@@ -147,7 +147,7 @@ NetworkPtr exaone4(const Config& given, const Options& o) {
 const Family olmo_family{{"olmo"}, decoder_classes("Olmo", olmo)};
 const Family olmo2_family{{"olmo2"}, decoder_classes("Olmo2", olmo2)};
 const Family olmo3_family{{"olmo3"}, decoder_classes("Olmo3", olmo3)};
-const Family exaone4_family{{"exaone4"}, decoder_classes("Exaone4", exaone4)};
+const Family exaone4_family{{"exaone4"}, decoder_classes("Exaone4", exaone4, {Task::question_answering, Task::token_cls})};
 
 }  // namespace
 }  // namespace memest::hf

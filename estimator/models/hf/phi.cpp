@@ -203,9 +203,9 @@ NetworkPtr phi3(const Config& config, const Options& o) {
   f.masks = DecoderForm::Masks::sliding_if_set;
   return make_decoder(config, o, std::move(f));
 }
-const Family phi_family{{"phi"}, decoder_classes("Phi", phi)};
-const Family phi3_family{{"phi3"}, decoder_classes("Phi3", phi3)};
-const Family stablelm_family{{"stablelm"}, decoder_classes("StableLm", stablelm)};
+const Family phi_family{{"phi"}, decoder_classes("Phi", phi, {Task::token_cls})};
+const Family phi3_family{{"phi3"}, decoder_classes("Phi3", phi3, {Task::token_cls})};
+const Family stablelm_family{{"stablelm"}, decoder_classes("StableLm", stablelm, {Task::token_cls})};
 
 }  // namespace
 }  // namespace memest::hf

@@ -20,6 +20,9 @@ class X;
 X aten(const char* name, Values arguments, KeywordArguments keywords = {});
 std::vector<X> aten_list(const char* name, Values arguments);
 
+/// One `from:to:step` of an index (torch/csrc/autograd/python_variable_indexing.cpp): a whole slice is an alias.
+Tensor indexed_slice(Tensor self, I dim, std::optional<I> from, std::optional<I> to, I step);
+
 class X : public Tensor {
  public:
   X() = default;
@@ -75,7 +78,8 @@ class X : public Tensor {
   MEMEST_METHOD(X, squeeze, (I dim), ops::squeeze_dim(std::move(self), dim))
   MEMEST_METHOD(X, flatten, (I start, I end = -1), ops::flatten(std::move(self), start, end))
   /// x[..., from:to] along one dimension; negative bounds count from the end.
-  MEMEST_METHOD(X, slice, (I dim, std::optional<I> from, std::optional<I> to, I step = 1), ops::slice(std::move(self), dim, from, to, step))
+  MEMEST_METHOD(X, slice, (I dim, std::optional<I> from, std::optional<I> to, I step = 1),
+                indexed_slice(std::move(self), dim, from, to, step))
   MEMEST_METHOD(X, select, (I dim, I index), ops::select(std::move(self), dim, index))
   MEMEST_METHOD(std::vector<X>, split, (I size, I dim = 0), list(ops::split(std::move(self), size, dim)))
   MEMEST_METHOD(std::vector<X>, split, (const Dims& sizes, I dim = 0), list(ops::split_with_sizes(std::move(self), sizes, dim)))

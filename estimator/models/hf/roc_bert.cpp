@@ -80,6 +80,7 @@ class RoCBertEmbeddings final : public Unary {
 NetworkPtr roc_bert(const Config& config, const Options& o) {
   EncoderForm f = bert_form("RoCBert", "roc_bert");
   f.embeddings = [](const EncoderConfig& c) { return std::make_shared<RoCBertEmbeddings>(c); };
+  f.answers_are_views = true;
   return make_encoder(config, o, std::move(f));
 }
 const Family roc_bert_family{{"roc_bert"}, encoder_classes("RoCBert", roc_bert)};

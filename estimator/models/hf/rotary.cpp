@@ -71,6 +71,12 @@ Pair RotaryEmbedding::operator()(X x, X position_ids, const std::string& layer_t
     aten("lt", {Tensor(seq_len), I{1}});
   }
   X freqs = position_ids.unsqueeze(-1).to_float().mul(inv_freq);
+  if (form_.table == Table::complex) {
+    X freqs_cis = aten("polar", {Tensor(aten("ones_like", {Tensor(freqs)})), Tensor(freqs)});
+    freqs_cis = freqs_cis.mul(1.0);
+    freqs.reset();
+    return {freqs_cis, {}};
+  }
   X emb = form_.table == Table::doubled       ? cat({freqs, freqs}, -1)
           : form_.table == Table::interleaved ? aten("repeat_interleave", {Tensor(freqs), I{2}, I{-1}})
                                               : freqs;

@@ -9,7 +9,8 @@ namespace memest::hf {
 
 class RotaryEmbedding final : public Base {
  public:
-  enum class Table { doubled, interleaved, plain };  ///< torch.cat((freqs, freqs)), repeat_interleave(freqs, 2), freqs
+  /// torch.cat((freqs, freqs)), repeat_interleave(freqs, 2), freqs; torch.polar(1, freqs), one complex table (the first of the pair).
+  enum class Table { doubled, interleaved, plain, complex };
   struct Form {
     Table table = Table::doubled;
     bool cast = true;  ///< cos and sin are cast to the type of x

@@ -1,4 +1,4 @@
-// models/vit/modeling_vit.py, and the copies of it: deit and vit_msn.
+// models/vit/modeling_vit.py, and the copies of it: deit, vit_msn and ijepa.
 #include "models/hf/encoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/vision.h"
@@ -10,13 +10,15 @@ struct VitForm {
   std::string prefix, base;
   bool distills = false;  ///< a distillation token
   bool pools = true;      ///< the model alone has a pooler
+  bool averages = false;  ///< no class token: the classifier takes the mean of all patches
 };
 
 class VitEmbeddings final : public Unary {
  public:
-  VitEmbeddings(const VisionConfig& c, const VitForm& form) : Unary(form.prefix + "Embeddings"), distills_(form.distills) {
-    new_parameter("cls_token", {1, 1, c.hidden});
-    new_parameter("position_embeddings", {1, c.patches() + (distills_ ? 2 : 1), c.hidden});
+  VitEmbeddings(const VisionConfig& c, const VitForm& form)
+      : Unary(form.prefix + "Embeddings"), distills_(form.distills), averages_(form.averages) {
+    new_parameter("cls_token", {1, 1, c.hidden}, !averages_);
+    new_parameter("position_embeddings", {1, c.patches() + (averages_ ? 0 : distills_ ? 2 : 1), c.hidden});
     new_parameter("distillation_token", {1, 1, c.hidden}, distills_);
     patch_embeddings_ = register_module("patch_embeddings", make_patch_embeddings(form.prefix + "PatchEmbeddings", c));
     dropout_ = &child<Dropout>("dropout", c.hidden_dropout);
@@ -26,12 +28,12 @@ class VitEmbeddings final : public Unary {
   X forward(X pixel_values) override {
     const I batch_size = pixel_values.size(0);
     X embeddings = (*patch_embeddings_)(pixel_values);
-    X cls_tokens = X(parameter(0)).expand({batch_size, -1, -1});
-    X distillation_tokens;
+    X cls_tokens, distillation_tokens;
+    if (!averages_) cls_tokens = X(parameter(0)).expand({batch_size, -1, -1});
     if (distills_) {
       distillation_tokens = X(parameter(2)).expand({batch_size, -1, -1});
       embeddings = cat({cls_tokens, distillation_tokens, embeddings}, 1);
-    } else {
+    } else if (!averages_) {
       embeddings = cat({cls_tokens, embeddings}, 1);
     }
     embeddings = embeddings.add(X(parameter(1)));
@@ -40,7 +42,7 @@ class VitEmbeddings final : public Unary {
   }
 
  private:
-  bool distills_;
+  bool distills_, averages_;
   UnaryPtr patch_embeddings_;
   Dropout* dropout_;
 };
@@ -112,6 +114,7 @@ class VitNetwork final : public VisionNetwork {
  public:
   VitNetwork(const VisionConfig& c, const VitForm& form)
       : VisionNetwork(form.prefix + (c.options.task == Task::base ? "Model" : "ForImageClassification"), c),
+        averages_(form.averages),
         model_(register_module(form.base, std::make_shared<VitModel>(c, form, c.options.task == Task::base))) {
     if (c.options.task != Task::base) classifier_ = &child<Linear>("classifier", c.hidden, num_labels(c.file));
   }
@@ -120,8 +123,9 @@ class VitNetwork final : public VisionNetwork {
     check_size(batch.input);
     auto [sequence_output, pooler_output] = (*model_)(batch.input);
     if (!classifier_) return {model_output({sequence_output, pooler_output}), {}};
-    X pooled_output = sequence_output.whole_slices(1).select(1, 0);
-    if (runtime().settings.torch.full_slice_records_node()) pooled_output = pooled_output.slice(1, std::nullopt, std::nullopt);
+    X pooled_output = averages_ ? sequence_output.mean(1) : sequence_output.whole_slices(1).select(1, 0);
+    if (!averages_ && runtime().settings.torch.full_slice_records_node())
+      pooled_output = pooled_output.slice(1, std::nullopt, std::nullopt);
     X logits = (*classifier_)(pooled_output);
     X loss;
     if (batch.labels) loss = sequence_classification_loss(batch.labels, logits, num_labels(c_.file));
@@ -129,6 +133,7 @@ class VitNetwork final : public VisionNetwork {
   }
 
  private:
+  bool averages_;
   std::shared_ptr<VitModel> model_;
   Linear* classifier_ = nullptr;
 };
@@ -142,8 +147,13 @@ NetworkPtr deit(const Config& config, const Options& o) {
 NetworkPtr vit_msn(const Config& config, const Options& o) {
   return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "ViTMSN", .base = "vit", .pools = false});
 }
+NetworkPtr ijepa(const Config& config, const Options& o) {
+  return std::make_shared<VitNetwork>(VisionConfig(config, o),
+                                      VitForm{.prefix = "IJepa", .base = "ijepa", .pools = false, .averages = true});
+}
 const Family vit_family{{"vit"}, {{Task::image_cls, "ViTForImageClassification", vit}, {Task::base, "ViTModel", vit}}};
 const Family deit_family{{"deit"}, {{Task::image_cls, "DeiTForImageClassification", deit}, {Task::base, "DeiTModel", deit}}};
+const Family ijepa_family{{"ijepa"}, {{Task::image_cls, "IJepaForImageClassification", ijepa}, {Task::base, "IJepaModel", ijepa}}};
 const Family vit_msn_family{{"vit_msn"},
                             {{Task::image_cls, "ViTMSNForImageClassification", vit_msn}, {Task::base, "ViTMSNModel", vit_msn}}};
 

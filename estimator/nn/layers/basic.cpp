@@ -13,7 +13,7 @@ class Linear final : public UnaryModule, public Adaptable {
     new_parameter("weight", {out_features, in_features});
     new_parameter("bias", {out_features}, bias);
   }
-  Tensor forward(T input) override { return adapted(input, ops::linear(input, parameter(0), parameter(1))); }
+  Tensor forward(T input) override { return adapted(input, product(input, parameter(0), parameter(1))); }
 };
 const Layer linear{"Linear(int in_features, int out_features, bool bias=True)", [](I in_features, I out_features, bool bias) -> ModulePtr {
                      return std::make_shared<Linear>(in_features, out_features, bias);

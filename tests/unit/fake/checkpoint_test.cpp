@@ -41,3 +41,27 @@ TEST_CASE("both kinds give the gradient of the region's input") {
     CHECK(w->grad.sizes() == Dims{64});
   }
 }
+
+TEST_CASE("a reentrant region's outputs go back through its graph together") {
+  TestRun run;
+  Tensor w = leaf({64});
+  auto both = [](const Tensors& in) {
+    Tensor h = ops::exp(in[0]);
+    return Tensors{ops::exp(h), h};
+  };
+  const Tensors y = checkpoint_reentrant(both, {w});
+  Tensor z = ops::mul(y[0], y[1]);
+  backward(z, empty_like(z));
+  CHECK(w->grad.sizes() == Dims{64});
+  // a gradient that did not arrive is made
+  const Tensors again = checkpoint_reentrant(both, {w});
+  backward(again[0], empty_like(again[0]));
+  CHECK(w->grad.sizes() == Dims{64});
+}
+TEST_CASE("where with two numbers makes a tensor of each") {
+  TestRun run;
+  Tensor condition = empty({}, DType::boolean);
+  run.since();
+  Value y = call_op("aten::where", {condition, 1.0, 2.0}, {});
+  CHECK(run.events() == "+4 +4 +4 -1 -0");
+}

@@ -1,0 +1,18 @@
+// transformers/generation/utils.py 5.24: GenerationMixin.generate, greedy, of a decoder-only model.
+#pragma once
+#include <functional>
+
+#include "models/hf/family.h"
+
+namespace memest::hf {
+
+struct Generation {
+  I new_tokens = 1;                 ///< max_new_tokens, all of which are generated
+  bool all_logits = false;          ///< logits of the whole prompt, cast to float32, as before transformers 4.45
+  bool use_cache = true;            ///< a DynamicCache
+  std::function<void()> on_decode;  ///< called once the first token exists
+};
+/// model.generate(input_ids, attention_mask=attention_mask): the sequences, [batch, length + new_tokens].
+X generate(Network& model, const Config& config, X input_ids, X attention_mask, const Generation& generation);
+
+}  // namespace memest::hf

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Records rows of --new-tokens for tests/accuracy: record_generation.py > rows
+
+Small models of transformers continue a prompt with generate() on PyTorch's CUDA build; one row of tests/accuracy/rows.jsonl a line. It needs
+torch, transformers and a CUDA device, or a stand-in whose allocator counts: there values read back are not those of a run, so what generate
+decides by them (no padding, no sequence ends early) is given here.
+"""
+import functools
+import gc
+import json
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.generation import utils
+
+SPECS = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "specs"
+memory = torch.cuda.memory
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
+CONFIGS = {
+    "llama": SMALL | {"model_type": "llama", "bos_token_id": 1, "eos_token_id": 2},
+    "mistral": SMALL | {"model_type": "mistral", "sliding_window": 50, "bos_token_id": 1, "eos_token_id": 2},
+    "qwen3": SMALL | {"model_type": "qwen3", "head_dim": 64, "bos_token_id": 151643, "eos_token_id": [1, 2]},
+    "gemma2": SMALL | {"model_type": "gemma2", "head_dim": 64, "sliding_window": 50, "bos_token_id": 2, "eos_token_id": [1, 107], "pad_token_id": 0},
+}
+CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "eager"), ("llama", 3, 2, 70, "fp16", "sdpa"),
+         ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager")]
+
+
+class Phases:
+    def __init__(self):
+        self.rows, self.reserved = [], 0
+
+    def end(self, name):
+        self.rows.append({"step": 1, "phase": name, "end": memory.memory_allocated(), "peak": memory.max_memory_allocated()})
+        self.reserved = max(self.reserved, memory.max_memory_reserved())
+        memory.reset_peak_memory_stats()
+
+
+def run(name, batch, seq, new_tokens, precision, attention):
+    config = AutoConfig.for_model(**CONFIGS[name])
+    config._attn_implementation = attention
+    model = AutoModelForCausalLM.from_config(config, dtype=PRECISIONS[precision]).eval()
+    ids, mask = torch.zeros(batch, seq, dtype=torch.long), torch.ones(batch, seq, dtype=torch.long)
+    gc.collect()
+    memory.empty_cache()
+    memory.reset_peak_memory_stats()
+    model.to("cuda")
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    phases = Phases()
+    memory.reset_peak_memory_stats()
+    ids, mask = ids.to("cuda"), mask.to("cuda")
+    phases.end("inputs")
+    prepare, calls = model.prepare_inputs_for_generation, 0
+
+    @functools.wraps(prepare)
+    def counted(*arguments, **keywords):
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            phases.end("forward")
+        return prepare(*arguments, **keywords)
+
+    model.prepare_inputs_for_generation = counted
+
+    def stop(_, unfinished, _tokens, length):
+        _ = unfinished.max() == 0
+        return length >= seq + new_tokens
+
+    utils.StopCheck.__call__ = stop
+    truth, torch.Tensor.__bool__ = torch.Tensor.__bool__, lambda _: True
+    try:
+        sequences = model.generate(ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, disable_compile=True)
+    finally:
+        torch.Tensor.__bool__ = truth
+    phases.end("decode")
+    assert sequences.shape == (batch, seq + new_tokens)
+    spec = f"generation-{name}-config.json"
+    (SPECS / spec).write_text(json.dumps(CONFIGS[name], indent=1) + "\n")
+    size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
+    return {"set": "generation", "id": f"generation: {name} batch={batch} seq={seq} new_tokens={new_tokens} precision={precision} attention={attention}",
+            "arguments": [f"specs/{spec}", "--batch", str(batch), "--seq", str(seq), "--mode", "infer", "--precision", precision, "--attn", attention,
+                          "--new-tokens", str(new_tokens), "--gpu", "a100-80gb", "--torch-version", "2.15"],
+            "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": 0, "optimizer_state_bytes": 0},
+            "phases": phases.rows, "reserved": phases.reserved}
+
+
+def main():
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    run(*CASES[0])  # what the first use of the libraries sets up belongs to no row
+    for case in CASES:
+        print(json.dumps(run(*case), separators=(",", ":")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Reads .pt2 files with memest: run.py [--memest PATH] [--shared FOLDER]
+
+The files of this folder (scripts/record_pt2_fixtures.py) must give the counts and, to the byte, the peaks that index.json has from PyTorch's eager modules. The larger
+collection of ../shared/fixtures must give its counts, and its damaged files one clear message; where it is absent that part is skipped, and said so.
+Prints what differs; the last line is "N passed, N failed, N skipped". Exits 1 where something failed.
+"""
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+ENCODER = ["--seq", "16"]
+# What a file needs beside its name; the peaks are recorded for the example's batch.
+OPTIONS = {"counted": ["--set", "u0=5"], "encoder": [*ENCODER, "--batch", "2"], "names": ["--batch", "8"], "names_strict": ["--batch", "8"], "names_2.6": ["--batch", "8"],
+           "names_2.1": ["--batch", "8"], "convolutions": ["--batch", "4"]}
+NOT_TRAINABLE = {"running", "counted"}
+# An export in evaluation mode that is trained, and one in training mode whose layer takes another way in evaluation.
+NOTED = {"exported-for-evaluation", "exported-for-training", "decomposed-program", "data-dependent", "assumed-cudnn", "unknown-op"}
+TIMEOUT = 120
+
+
+def estimate(memest, path, *options):
+    run = subprocess.run([memest, "estimate", str(path), "--json", "-", *options], capture_output=True, text=True, timeout=TIMEOUT)
+    return run.returncode, run.stderr.strip(), json.loads(run.stdout) if run.returncode == 0 else None
+
+
+def crashed(code, message):
+    return code < 0 or code > 4 or any(sign in message for sign in ("Sanitizer", "runtime error", "terminate called", "std::"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--memest", default=ROOT / "build/release/memest")
+    parser.add_argument("--shared", default=ROOT.parent / "shared/fixtures", type=Path)
+    options = parser.parse_args()
+    passed, failed, skipped = 0, 0, 0
+
+    def check(name, problems):
+        nonlocal passed, failed
+        if problems:
+            failed += 1
+            print(f"{name}: {'; '.join(problems)}")
+        else:
+            passed += 1
+
+    def counts(found, parameters, buffers, tensors):
+        model = found["model"]
+        return [f"{what}: {got}, PyTorch has {want}" for what, got, want in (("parameter bytes", model["parameters"]["bytes"], parameters), ("buffer bytes", model["buffers"]["bytes"], buffers),
+                                                                             ("buffers", model["buffers"]["count"], tensors)) if got != want]
+
+    for name, row in json.loads((HERE / "index.json").read_text()).items():
+        for mode in ("infer", "train"):
+            if mode == "train" and name in NOT_TRAINABLE:
+                continue
+            code, message, found = estimate(options.memest, HERE / f"{name}.pt2", "--mode", mode, *OPTIONS.get(name, []))
+            if code != 0:
+                check(f"{name} {mode}", [f"exit code {code}: {message}"])
+                continue
+            problems = counts(found, row["parameter_bytes"], row["buffer_bytes"], row["buffers"])
+            peak = found["totals"]["allocated_peak_bytes"]
+            if row.get(f"{mode}_peak_bytes", peak) != peak:
+                problems.append(f"peak: {peak}, PyTorch has {row[f'{mode}_peak_bytes']}")
+            check(f"{name} {mode}", problems)
+
+    if not (options.shared / "index.json").exists():
+        print(f"skipped: {options.shared} is not there")
+        skipped += 1
+    else:
+        for row in json.loads((options.shared / "index.json").read_text())["fixtures"]:
+            if row["format"] in ("safetensors", "checkpoint") and row["kind"] == "state_dict":
+                code, message, found = estimate(options.memest, options.shared / row["file"], "--mode", "infer")
+                check(row["file"], [f"exit code {code}: {message}"] if code != 0 else counts(found, row["param_bytes"], row["buffer_bytes"], row["buffer_tensors"]))
+            if row["format"] != "pt2":
+                continue
+            for mode in ("infer", "train"):
+                code, message, found = estimate(options.memest, options.shared / row["file"], "--mode", mode)
+                problems = [f"exit code {code}: {message}"] if code != 0 else counts(found, row["param_bytes"], row["buffer_bytes"], row["buffer_tensors"])
+                check(f"{row['file']} {mode}", problems)
+        for row in json.loads((options.shared / "bad/index.json").read_text()):
+            if row["reader"] not in ("pt2", "any", "torchscript", "checkpoint"):
+                continue
+            code, message, _ = estimate(options.memest, options.shared / "bad" / row["file"])
+            # a file may be accepted where its index says so, never crash
+            accepted = any(word in row["expect"] for word in ("accept", "or ")) or row["reader"] != "pt2"
+            problems = []
+            if crashed(code, message) or not (code == 2 or code == 0 and accepted):
+                problems.append(f"exit code {code}: {message[:300]}")
+            elif code == 2 and not message:
+                problems.append("no message")
+            check(f"bad/{row['file']}", problems)
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
