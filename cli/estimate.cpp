@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/estimate_options.h"
 #include "cli/parse.h"
 #include "cli/training_options.h"
 #include "report/json.h"
@@ -20,8 +21,8 @@ namespace {
 
 /// As given on the command line; texts are understood in request().
 struct EstimateOptions {
-  std::string spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none", zero_grad_at = "start",
-                    loss, checkpoint = "none";
+  std::string method, spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none",
+                            zero_grad_at = "start", loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
                                                           semantics = "cuda", lifetimes = "frames";
   std::string task, attention = "sdpa", experts, use_cache, logits;
@@ -116,6 +117,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
                                            {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}});
   run.checkpointing = run::parse_checkpointing(o.checkpoint);
   apply(o.training, app, run);
+  r.read.method = o.method;
   r.read.task = o.task;
   r.read.attention =
       one_of<std::string>("--attn", o.attention, {{"sdpa", "sdpa"}, {"eager", "eager"}, {"flash", "flash"}, {"math", "sdpa"}});
@@ -156,11 +158,17 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   }
   r.alloc_conf = o.alloc_conf;
   for (auto& text : o.env) r.environment.push_back(named("--env", text));
-  r.semantics = one_of<RunSettings::Semantics>(
-      "--semantics", o.semantics, {{"cuda", RunSettings::Semantics::cuda}, {"fake-tensor", RunSettings::Semantics::fake_tensor}});
+  r.semantics = one_of<RunSettings::Semantics>("--semantics", o.semantics,
+                                               {{"cuda", RunSettings::Semantics::cuda},
+                                                {"fake-tensor", RunSettings::Semantics::fake_tensor},
+                                                {"meta", RunSettings::Semantics::fake_tensor},
+                                                {"cpu", RunSettings::Semantics::fake_tensor}});
+  if (o.semantics == "meta" || o.semantics == "cpu") r.counted_device = o.semantics;
   r.strict = o.strict;
   r.alloc_what_if = o.alloc_what_if;
   r.record_events = !o.trace.empty();
+  if (r.record_events && !r.counted_device.empty())
+    throw Error("--trace writes an allocator's events, and --semantics " + r.counted_device + " has no allocator");
   for (auto* option : app.get_options())
     if (option->count() > 0 && !option->get_lnames().empty()) r.given.push_back(option->get_lnames()[0]);
   if (app.count("--amp") > 0) r.given.emplace_back("precision");
@@ -193,29 +201,18 @@ int run_estimate(const EstimateOptions& o, const CLI::App& app) {
   const EstimateRequest r = request(o, app);
   Output json(o.json), trace(o.trace);
   const Estimate e = estimate(r);
-  for (auto& d : e.diagnostics.list()) {
-    if (o.quiet) break;
-    std::string text = fmt::format("memest: {}: ", name_of(d.severity));
-    if (!d.where.empty()) text += d.where + ": ";
-    text += d.message;
-    if (!d.hint.empty()) text += "\n  " + d.hint;
-    fmt::print(stderr, "{}\n", text);
-  }
+  if (!o.quiet) print_notes(e.diagnostics);
   if (!o.json.empty()) json.write(report::to_json(e));
   if (!o.trace.empty()) trace.write(report::trace_to_json(e));
   if (o.json != "-" && o.trace != "-" && !o.quiet) fmt::print("{}", report::to_table(e, {.depth = o.depth}));
   return e.fit && !e.fit->fits ? kDoesNotFit : kDone;
 }
 
-}  // namespace
-
-Command add_estimate(CLI::App& app) {
-  auto options = std::make_shared<EstimateOptions>();
-  auto& o = *options;
-  CLI::App* sub = app.add_subcommand("estimate", "What a training step or an inference of a model takes, and whether it fits");
+void add_options(CLI::App* sub, EstimateOptions& o) {
   sub->add_option(
          "SPEC", o.spec,
-         "A memest JSON spec, the name of one that ships with memest (memest list specs), a config.json of transformers, or a .pt2 file")
+         "A memest JSON spec, the name of one that ships with memest (memest list specs), a config.json of transformers, a .pt2 or a "
+         "TorchScript file")
       ->required();
   const char* model = "Model and input";
   sub->add_option("--batch", o.batch, "Samples of a step; a list (32,32,7) changes from step to step")->group(model)->capture_default_str();
@@ -230,6 +227,7 @@ Command add_estimate(CLI::App& app) {
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
       ->group(model)
       ->allow_extra_args(false);
+  sub->add_option("--method", o.method, "Of a TorchScript file: the method to run, forward by default")->group(model);
   sub->add_option("--task", o.task,
                   "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
                   "seq2seq, image-cls, audio-cls, text-encoding, base; the class that the file names by default")
@@ -319,10 +317,36 @@ Command add_estimate(CLI::App& app) {
       ->group(device);
   sub->add_option("--torch-version", o.torch_version, "The release to follow, 2.4 to 2.15 (the default)")->group(device);
   sub->add_option("--env", o.env, "A variable that PyTorch reads: NAME=VALUE")->group(device)->allow_extra_args(false);
-  sub->add_option("--semantics", o.semantics, "cuda; fake-tensor counts as PyTorch's FakeTensorMode, for diagnosis only")
+  sub->add_option("--semantics", o.semantics,
+                  "cuda; for diagnosis only: fake-tensor counts as PyTorch's FakeTensorMode, meta and cpu as LibTorch there (memest probe)")
       ->group(device)
       ->capture_default_str();
   sub->add_flag("--strict", o.strict, "An op that memest does not know is an error (exit 3) instead of an assumption")->group(device);
+}
+
+}  // namespace
+
+std::function<EstimateRequest()> add_request_options(CLI::App& sub) {
+  auto options = std::make_shared<EstimateOptions>();
+  add_options(&sub, *options);
+  return [options, &sub] { return request(*options, sub); };
+}
+
+void print_notes(const Diagnostics& diagnostics) {
+  for (auto& d : diagnostics.list()) {
+    std::string text = fmt::format("memest: {}: ", name_of(d.severity));
+    if (!d.where.empty()) text += d.where + ": ";
+    text += d.message;
+    if (!d.hint.empty()) text += "\n  " + d.hint;
+    fmt::print(stderr, "{}\n", text);
+  }
+}
+
+Command add_estimate(CLI::App& app) {
+  auto options = std::make_shared<EstimateOptions>();
+  auto& o = *options;
+  CLI::App* sub = app.add_subcommand("estimate", "What a training step or an inference of a model takes, and whether it fits");
+  add_options(sub, o);
   const char* output = "Output";
   sub->add_option("--json", o.json, "Write the whole result as JSON to a file, - for stdout")->group(output);
   sub->add_option("--trace", o.trace, "Write the allocator's events as JSON to a file, - for stdout")->group(output);

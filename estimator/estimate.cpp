@@ -13,6 +13,7 @@ RunSettings settings_of(const EstimateRequest& request, const Device& device, Al
   RunSettings settings = RunSettings::for_device(device, request.torch);
   settings.semantics = request.semantics;
   settings.strict = request.strict;
+  if (!request.counted_device.empty()) settings.device.name = request.counted_device;
   for (auto& [name, value] : request.environment) {
     if (name == "PYTORCH_CUDA_ALLOC_CONF" || name == "PYTORCH_ALLOC_CONF")
       config = AllocatorConfig::parse(value);
@@ -215,12 +216,14 @@ Estimate estimate(const EstimateRequest& asked) {
   e.device = request.gpu ? find_device(*request.gpu) : default_device();
   e.device_given = request.gpu.has_value();
   e.semantics = request.semantics == RunSettings::Semantics::cuda ? "cuda" : "fake-tensor";
+  if (!request.counted_device.empty()) e.semantics = request.counted_device;
   e.source = request.spec;
 
   ReplayOptions replay_options;
   replay_options.record_events = request.record_events;
   replay_options.block_order = request.torch.block_order();
   replay_options.device_memory = request.gpu_memory.value_or(e.device.total_memory);
+  replay_options.whole_blocks = request.counted_device.empty();
   const RunSettings settings = settings_of(request, e.device, replay_options.config);
 
   Runtime runtime(settings);

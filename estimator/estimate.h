@@ -23,6 +23,7 @@ struct EstimateRequest {
   std::string alloc_conf;                                        ///< --alloc-conf
   std::vector<std::pair<std::string, std::string>> environment;  ///< --env
   RunSettings::Semantics semantics = RunSettings::Semantics::cuda;
+  std::string counted_device;  ///< "meta" or "cpu": LibTorch's tensors there, with Semantics::fake_tensor
   bool strict = false;
   bool record_events = false;      ///< for --trace
   bool alloc_what_if = false;      ///< --alloc-what-if

@@ -25,7 +25,7 @@ TIES = ("estimator/estimate.h", "estimator/estimate.cpp")  # with cli/: may incl
 
 # library: (how its headers are included, folders or files that may include them)
 DOORS = {
-    "nlohmann/json": (r"nlohmann/", ["estimator/spec/", "estimator/trace/", "estimator/report/"]),
+    "nlohmann/json": (r"nlohmann/", ["estimator/spec/", "estimator/trace/", "estimator/report/", "estimator/torch/"]),
     "CLI11": (r"CLI/", ["cli/"]),
     "LibTorch": (r"(torch|ATen|c10|caffe2)/", ["estimator/torch/"]),
 }

@@ -51,6 +51,27 @@ need() {
   fi
 }
 
+# LibTorch for the plugin, in build/libtorch where LibTorch_ROOT names no other: the wheel alone, with the two libraries that its CPU half is
+# linked to, and without its CUDA half. Sets LibTorch_ROOT; fails, with a word on stderr, where it cannot be had.
+libtorch() {
+  [ -n "${LibTorch_ROOT:-}" ] && return 0
+  local folder=$PWD/build/libtorch
+  if [ ! -e "$folder/complete" ]; then
+    say "installing LibTorch in build/libtorch (540 MB to load)"
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    if ! python3 -m pip install --quiet --no-deps --target "$folder" torch==2.15.0 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-cupti>=13,<14' \
+      >build/libtorch.log 2>&1 </dev/null; then
+      tail -n 3 build/libtorch.log >&2
+      say "no LibTorch: the plugin for TorchScript is left out, and its tests are skipped"
+      return 1
+    fi
+    rm -f "$folder"/torch/lib/libtorch_cuda*.so "$folder"/torch/lib/libtorch_nvshmem.so
+    touch "$folder/complete"
+  fi
+  LibTorch_ROOT=$folder/torch
+}
+
 # Is build/PRESET configured for this folder, with all the given KEY=VALUE in its cache?
 configured() {
   local cache=build/$1/CMakeCache.txt setting

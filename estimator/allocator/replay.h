@@ -26,6 +26,8 @@ struct ReplayOptions {
   Bytes device_memory = 80 * kGiB;
   TorchVersion::BlockOrder block_order = TorchVersion::newest().block_order();
   bool record_events = false;
+  /// False: bytes as they are requested, of no allocator's blocks; nothing is reserved beyond them.
+  bool whole_blocks = true;
 };
 
 struct OutOfMemory {

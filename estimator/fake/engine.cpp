@@ -2,6 +2,7 @@
 #include <queue>
 
 #include "fake/autograd.h"
+#include "fake/counted.h"
 
 namespace memest {
 namespace {
@@ -16,8 +17,8 @@ void accumulate(Tensor& slot, Tensor&& gradient) {
     return;
   }
   Runtime& rt = runtime();
-  const bool in_place = !rt.grad_mode && rt.settings.semantics == RunSettings::Semantics::cuda && slot->refs == 1 && !slot->base &&
-                        slot->storage->refs == 1 && is_dense(slot);
+  const bool in_place = !rt.grad_mode && (rt.settings.semantics == RunSettings::Semantics::cuda || counts_libtorch()) && slot->refs == 1 &&
+                        !slot->base && slot->storage->refs == 1 && is_dense(slot);
   if (in_place && slot.sizes() == gradient.sizes() && promote_types(slot.dtype(), gradient.dtype()) == slot.dtype()) return;
   slot = engine_ops.add(slot, gradient);
 }

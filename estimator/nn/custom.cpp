@@ -102,6 +102,12 @@ std::string near_functions(const std::string& name) {
   return did_you_mean(name.substr(name.rfind('.') + 1), names);
 }
 
+void report_note(Diagnostic what) {
+  if (runtime().settings.strict)
+    throw Error(what.message, what.hint, Error::Kind::unknown).within(what.where.empty() ? "the model" : what.where);
+  runtime().diagnostics.add(std::move(what));
+}
+
 void report_unknown(Diagnostic what, const std::string& assumption) {
   if (runtime().settings.strict) throw Error(what.message, what.hint, Error::Kind::unknown);
   what.message += "; assumed: " + assumption;

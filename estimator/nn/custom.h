@@ -38,6 +38,9 @@ ModulePtr unknown_layer(const std::string& type, const std::vector<ModulePtr>& l
 /// "did you mean relu?" among functions and ops, or "".
 std::string near_functions(const std::string& name);
 
+/// Adds a diagnostic, or throws Error (cannot tell) where a run is strict.
+void report_note(Diagnostic what);
+
 /// Notes the unknown and what is assumed of it, or throws Error (cannot tell), without a place, where a run is strict.
 void report_unknown(Diagnostic what, const std::string& assumption);
 

@@ -4,7 +4,9 @@
 #include "ops/attention.h"
 
 #include <cmath>
+#include <span>
 
+#include "fake/counted.h"
 #include "fake/kernel.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
@@ -26,6 +28,10 @@ Tensor dropout(T input, double p, bool train) {
   if (p < 0 || p > 1) throw Error("dropout probability has to be between 0 and 1, but got " + std::to_string(p));
   if (p == 0 || !train || input.numel() == 0) return input;
   if (p == 1) return ops::mul(input, ops::zeros({}, input.dtype()));
+  if (counts_cpu()) {  // aten/src/ATen/native/Dropout.cpp _dropout_impl: a noise tensor of the input's type
+    const Tensor noise = empty_like(input);
+    return ops::mul(input, noise);
+  }
   auto fn = node("NativeDropoutBackward0", {input}, {}, [](Backward& w, T mask) { w.out[0] = dropout_gradient(w.grad[0], mask); });
   Tensor mask = empty_like(input, DType::boolean);
   Tensor y = empty_like(input);
@@ -139,14 +145,6 @@ SdpBackend choose(const Call& c) {
   return SdpBackend::math;
 }
 
-/// transpose(1, 2) of a gradient, below autograd: it is no view of another tensor there, and sums of gradients may go into it.
-Tensor heads_first(T x) {
-  Dims sizes = x.sizes(), strides = x.strides();
-  std::swap(sizes[1], sizes[2]);
-  std::swap(strides[1], strides[2]);
-  return share(x, sizes, strides, x->offset);
-}
-
 // ---- flash ----------------------------------------------------------------------------------------------------------------
 
 /// num_splits_heuristic.
@@ -189,9 +187,9 @@ void flash_backward(Backward& w, T query, T key, T value, T out) {
   }
   o.reset();
   grad.reset();
-  if (w.needs(0)) w.out[0] = heads_first(dq);
-  if (w.needs(1)) w.out[1] = heads_first(dk);
-  if (w.needs(2)) w.out[2] = heads_first(dv);
+  if (w.needs(0)) w.out[0] = ops::transpose(dq, 1, 2);
+  if (w.needs(1)) w.out[1] = ops::transpose(dk, 1, 2);
+  if (w.needs(2)) w.out[2] = ops::transpose(dv, 1, 2);
 }
 
 using FlashResult = std::tuple<Tensor, Tensor, Tensor, Tensor, I, I, Tensor, Tensor, Tensor>;
@@ -332,9 +330,9 @@ void efficient_backward(Backward& w, T query, T key, T value, T bias, T out, dou
     // dv_expanded, dk_expanded go here: each is summed over its group
   }
   grad.reset();
-  if (w.needs(0)) w.out[0] = heads_first(dq);
-  if (w.needs(1)) w.out[1] = heads_first(dk);
-  if (w.needs(2)) w.out[2] = heads_first(dv);
+  if (w.needs(0)) w.out[0] = ops::transpose(dq, 1, 2);
+  if (w.needs(1)) w.out[1] = ops::transpose(dk, 1, 2);
+  if (w.needs(2)) w.out[2] = ops::transpose(dv, 1, 2);
   if (w.needs(3)) w.out[3] = db;
 }
 
@@ -507,7 +505,35 @@ Tensor expanded_mask(T mask, T query, T key) {
   return ops::expand(result, {query.sizes()[0], query.sizes()[1], query.sizes()[2], key.sizes()[2]}, false);
 }
 
+// aten/src/ATen/native/transformers/attention.cpp _scaled_dot_product_flash_attention_cpu
+bool can_use_cpu_flash(const Call& c) {
+  const I head = c.query.sizes().back();
+  const bool same_head = head == c.key.sizes().back() && head == c.value.sizes().back();
+  return c.query.dim() == 4 && c.key.dim() == 4 && c.value.dim() == 4 && c.dropout == 0 && !c.mask.requires_grad() && same_head &&
+         heads_fit(c, true) && sequences_nonempty(c) && last_strides_are_1(c, false);
+}
+Tensor cpu_flash(T query, T key, T value, T mask) {
+  const Tensors inputs{query, key, value};
+  Tensors saved_inputs = inputs;
+  if (mask) saved_inputs.push_back(mask);
+  auto fn = node("ScaledDotProductFlashAttentionForCpuBackward0", std::span<const Tensor>(inputs), saved_inputs,
+                 [](Backward& w, const Tensors& saved) {
+                   for (int i = 0; i < 3; ++i)
+                     if (w.needs(i)) w.out[std::size_t(i)] = empty_like(saved[std::size_t(i)]);
+                 });
+  const Dims& q = query.sizes();
+  const Tensor out = empty_like(query);
+  const Tensor log_sumexp = empty({q[0], q[2], q[1]}, query.dtype() == DType::float64 ? DType::float64 : DType::float32);
+  fn.outputs(Tensors{out}, Tensors{out, log_sumexp});
+  return out;
+}
+
 Tensor fused_or_math(T query, T key, T value, T attn_mask, double dropout_p, bool causal, std::optional<double> scale, bool gqa) {
+  if (counts_cpu()) {
+    const Tensor mask = float_mask(attn_mask, query.dtype());
+    if (can_use_cpu_flash({query, key, value, attn_mask, dropout_p, causal, gqa})) return cpu_flash(query, key, value, mask);
+    return math_attention(query, key, value, mask, dropout_p, causal, gqa);
+  }
   switch (choose({query, key, value, attn_mask, dropout_p, causal, gqa})) {
     case SdpBackend::flash: {
       const I head = query.sizes().back();

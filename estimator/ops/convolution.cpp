@@ -367,6 +367,16 @@ const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, bool, const Dims
      "SymInt groups) -> Tensor",
      Autocast::lower, "input, weight", kConv},
     memest::convolution};
+/// What traced scripts call: convolution with the global settings of the time written out.
+Tensor traced_convolution(T input, T weight, T bias, const Dims& stride, const Dims& padding, const Dims& dilation, bool transposed,
+                          const Dims& output_padding, std::int64_t groups, bool, bool, bool, bool) {
+  return ops::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+}
+const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, bool, const Dims&, std::int64_t, bool, bool, bool, bool)> convolution_{
+    {"aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, "
+     "SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor",
+     Autocast::lower, "", kConv},
+    traced_convolution};
 #define MEMEST_CONV(N)                                                                                                                   \
   const Op<Tensor(T, T, T, const Dims&, const Dims&, const Dims&, std::int64_t)> conv##N##d{                                             \
       {"aten::conv" #N "d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[" #N "] stride=1, SymInt[" #N "] padding=0, SymInt[" #N \

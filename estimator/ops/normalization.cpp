@@ -7,6 +7,7 @@
 #include <bit>
 #include <limits>
 
+#include "fake/counted.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
 #include "ops/iterator.h"
@@ -23,8 +24,14 @@ bool has_32bit_indices(T x) { return x.numel() <= std::numeric_limits<std::int32
 
 // ---- batch norm --------------------------------------------------------------------------------------------------------
 
+/// The type of the statistics that are kept: on the CPU the input's, unless the weight is wider (native/cpu/mixed_data_type.h).
+DType statistics_type(T input, T weight) {
+  return counts_cpu() && !(weight && weight.dtype() == DType::float32) ? input.dtype() : op_math_type(input.dtype());
+}
+
 /// _select_batch_norm_backend.
 bool batch_norm_uses_cudnn(T input, T weight, T bias, T running_mean, bool training) {
+  if (counts_cpu()) return false;
   return input.dtype() != DType::bfloat16 && weight && bias && weight.dtype() != DType::bfloat16 &&
          (input.dtype() != DType::float16 || weight.dtype() == DType::float32) && ((running_mean && !training) || training) &&
          input.dim() >= 3 && (training ? input.sizes()[0] <= 880801 : input.sizes()[0] <= 65535) && input.numel() < (I{1} << 31);
@@ -158,10 +165,11 @@ ThreeTensors native_batch_norm(T input, T weight, T bias, T running_mean, T runn
            [training](Backward& w, T x, T mean, T, T k, T save_mean, T) {
              keep_needed(w, native_batch_norm_backward(w.grad[0], x, k, mean, save_mean, training, {w.needs(0), w.needs(1), w.needs(2)}));
            });
-  const DType acc = op_math_type(input.dtype());
+  const DType acc = statistics_type(input, weight);
+  const I channels = counts_cpu() && !training ? 0 : input.sizes()[1];  // native/Normalization.cpp batch_norm_cpu
   Tensor y = empty_like(input);
-  Tensor mean = empty({input.sizes()[1]}, acc);
-  Tensor invstd = empty({input.sizes()[1]}, acc);
+  Tensor mean = empty({channels}, acc);
+  Tensor invstd = empty({channels}, acc);
   const Layout layout = layout_of(input);
   if (training && layout == Layout::channels_last) ChannelsLastStaging staging(input, 4);
   if (training && layout == Layout::general) {  // var_mean: Welford's mean, sum of squares and two counts
@@ -314,7 +322,7 @@ ThreeResults native_layer_norm(T input, const Dims& normalized_shape, T weight, 
         const Tensor grad = ops::contiguous_tensor(w.grad[0]);
         sum_partials(mean.numel(), columns, w.out[1], w.out[2]);
       });
-  const DType acc = op_math_type(input.dtype());
+  const DType acc = statistics_type(input, weight);
   const Tensor x = ops::contiguous_tensor(detached(input));
   Tensor y = empty(input.sizes(), input.dtype());
   Tensor mean = empty(rows, acc);

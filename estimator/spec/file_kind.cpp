@@ -71,7 +71,7 @@ Error not_a_model(const std::string& path, const std::string& head) {
     return Error("this is an ONNX model, which memest does not read", kExport);
   if (h.starts_with("\x89HDF\r\n")) return Error("this is an HDF5 file, not a PyTorch model", kExport);
   return Error("memest does not know this kind of file",
-               "it reads memest JSON specs, config.json files of Hugging Face transformers, and .pt2 files of torch.export");
+               "it reads memest JSON specs, config.json files of Hugging Face transformers, .pt2 files of torch.export and TorchScript");
 }
 
 }  // namespace memest::spec

@@ -18,6 +18,7 @@ struct ReadOptions {
     std::optional<DType> dtype;
   };
   std::vector<InputOverride> inputs;  ///< --input
+  std::string method;                 ///< --method of a TorchScript file; empty: forward
   std::vector<std::int64_t> batches;  ///< --batch, where it was given
   std::optional<DType> dtype;         ///< --precision, where it was given: of parameters
   bool graph_lifetimes = false;       ///< --lifetimes graph
