@@ -33,7 +33,7 @@ SETS = {
     },
     "encoders": {
         "file": "vgpu.jsonl",
-        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(luke|xlnet|big_bird|tapas)-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
+        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(luke|xlnet|big_bird|tapas|got_ocr2)-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
                r"|(gte|eurobert|bert-generation|modernvbert)-2layers \S+ precision=bf16|(esmc|jina_embeddings_v3|modernbert|modernbert-decoder)-2layers \S+ precision=fp16)",
         "condition": lambda case: True,
     },

@@ -4,6 +4,7 @@
 
 #include "models/hf/loss.h"
 #include "models/hf/rotary_encoder.h"
+#include "models/hf/weights.h"
 
 namespace memest::hf {
 namespace {
@@ -353,18 +354,6 @@ NetworkPtr modernbert(const Config& config, const Options& o) {
 
 // ---- models/modernvbert/modeling_modernvbert.py, called without images: of the vision model and the connector only the parameters count.
 
-/// Only its parameters count here.
-class Weights final : public Base {
- public:
-  using Base::Base;
-  using Base::new_buffer;
-  using Base::new_parameter;
-  Weights& part(const std::string& name, std::string type) { return child<Weights>(name, std::move(type)); }
-  void linear(const std::string& name, I in, I out, bool bias = true) { child<Linear>(name, in, out, bias); }
-  void norm(const std::string& name, I width) { child<LayerNorm>(name, width); }
-  void embedding(const std::string& name, I count, I width) { child<Embedding>(name, count, width); }
-};
-
 void add_siglip_vision_model(Weights& model, const Config& file) {
   const I hidden = file.size("hidden_size"), intermediate = file.size("intermediate_size"), patch = file.size("patch_size"),
           positions = (file.size("image_size") / patch) * (file.size("image_size") / patch);
@@ -374,9 +363,7 @@ void add_siglip_vision_model(Weights& model, const Config& file) {
     m.linear("fc2", intermediate, hidden);
   };
   Weights& embeddings = model.part("embeddings", "SiglipVisionEmbeddings");
-  Weights& patches = embeddings.part("patch_embedding", "Conv2d");
-  patches.new_parameter("weight", {hidden, file.size_or("num_channels", 3), patch, patch});
-  patches.new_parameter("bias", {hidden});
+  embeddings.conv("patch_embedding", file.size_or("num_channels", 3), hidden, patch);
   embeddings.embedding("position_embedding", positions, hidden);
   embeddings.new_buffer("position_ids", {1, positions}, DType::int64);
   Weights& layers = model.part("encoder", "SiglipEncoder").part("layers", "ModuleList");
