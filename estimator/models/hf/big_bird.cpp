@@ -165,8 +165,10 @@ class BigBirdModel final : public EncoderBody {
       cache = std::make_shared<Cache>(std::vector<I>(std::size_t(c_.layers), 0));
     X attention_mask = ones({batch_size, seq_length}, DType::float32);
     X embedding_output = embeddings(input_ids);
-    const MaskArguments arguments{.options = o, .inputs_embeds = embedding_output, .attention_mask = attention_mask};
-    attention_mask = c_.is_decoder ? create_causal_mask(arguments) : create_bidirectional_mask(arguments);
+    {
+      const MaskArguments arguments{.options = o, .inputs_embeds = embedding_output, .attention_mask = attention_mask};
+      attention_mask = c_.is_decoder ? create_causal_mask(arguments) : create_bidirectional_mask(arguments);
+    }
     X sequence_output = encoder(embedding_output, {attention_mask, {}, {}, cache.get()});
     X pooler_output;
     if (pooler) pooler_output = (*activation)((*pooler)(sequence_output.whole_slices(1).select(1, 0).whole_slices(1)));
