@@ -371,7 +371,8 @@ class SwinLayer final : public Base {
     auto region = [&](const X& idx, I size) {
       X first = X(aten("ge", {Tensor(idx), size - window_})).to(DType::int64);
       X second = X(aten("ge", {Tensor(idx), size - shift_})).to(DType::int64);
-      return first.add(second);
+      X sum = first.add(second);
+      return leave(sum, first, second);
     };
     X h_region = region(h_idx, height);
     X w_region = region(w_idx, width);
