@@ -60,10 +60,12 @@ using Builtin = Value (*)(const Values&);
 
 Value size_of(const Values& a) {
   Tensor x = tensor_at(a, 0);
+  if (a.size() > 1 && x.dim() == 0) throw Error("a size of a tensor without dimensions");
   return a.size() > 1 ? Value(x.size(integer_at(a, 1))) : list_of(x.sizes());
 }
 Value stride_of(const Values& a) {
   Tensor x = tensor_at(a, 0);
+  if (a.size() > 1 && x.dim() == 0) throw Error("a stride of a tensor without dimensions");
   return a.size() > 1 ? Value(I{x.strides()[wrap_dim(integer_at(a, 1), x.dim())]}) : list_of(x.strides());
 }
 Value nothing(const Values&) { return None{}; }

@@ -278,6 +278,7 @@ Tensors chunk(T self, I chunks, I dim) {
 }
 
 Tensors unbind(T self, I dim) {
+  if (self.dim() == 0) throw Error("Dimension specified as 0 but tensor has no dimensions");
   const int d = wrap_dim(dim, self.dim());
   const I n = self.size(d);
   if (n > kMostPieces) throw Error(fmt::format("unbind makes {} pieces", n));

@@ -451,7 +451,8 @@ class Builder {
            ""});
     if (converted_from_)
       diagnostics.add({Severity::note, "converted-program",
-                       fmt::format("the program was exported in {}: casts to that type that it holds are taken as its own, and stay",
+                       fmt::format("the program was exported in {}: whether a cast to that type is the module's own, or to the type of "
+                                   "another tensor, is told by its source line",
                                    memest::name_of(*converted_from_)),
                        "", fmt::format("export the module in {} for what it does there", memest::name_of(*options_.dtype))});
     if (options_.training && exported_for_evaluation_)
@@ -929,7 +930,7 @@ class Builder {
         for (std::size_t i = 0; i < given.size(); ++i) {
           if (given[i].kind == Argument::Kind::graph) continue;
           ExportedArgument a = argument(given[i]);
-          follow_precision(s.target, *n.inputs[i].name, a);
+          follow_precision(n, s.target, *n.inputs[i].name, a);
           if (n.inputs[i].name->empty())
             s.arguments.push_back(std::move(a));
           else
@@ -1005,7 +1006,7 @@ class Builder {
           if (!flag.empty() && own.name == flag) trains(n, a);
           // the exporter switches cuDNN off while it traces; the module itself runs with it
           if (own.name == "cudnn_enabled" && !b_.flat_ && std::holds_alternative<bool>(a.constant)) a.constant = true;
-          follow_precision(record.name(), own.name, a);
+          follow_precision(n, record.name(), own.name, a);
         } else if (own.keyword_only || k >= last) {
           continue;
         } else if (own.has_default) {
@@ -1021,10 +1022,16 @@ class Builder {
       return true;
     }
 
-    /// Tensors that are made in the model's type are made in the one that --precision gives it.
-    void follow_precision(std::string_view op, std::string_view name, ExportedArgument& a) const {
-      if (name != "dtype" || !b_.converted_from_ || !is_factory(op)) return;
-      if (auto* type = std::get_if<DType>(&a.constant); type && *type == *b_.converted_from_) a.constant = *b_.options_.dtype;
+    /// A type that the program holds may be the model's own (x.to(y.dtype)) or one that its code names (x.float()): the source line tells.
+    /// The model's own is the one that --precision gives. Without a line, tensors that are made have it, and casts stay.
+    void follow_precision(const Node& n, std::string_view op, std::string_view name, ExportedArgument& a) const {
+      if (name != "dtype" || !b_.converted_from_) return;
+      auto* type = std::get_if<DType>(&a.constant);
+      if (!type || *type != *b_.converted_from_) return;
+      const Statement* line = n.statements.empty() ? nullptr : &n.statements.back();
+      const bool cast = op == "aten::to" || op == "aten::_to_copy";
+      const bool named = !line ? !is_factory(op) : cast ? line->casts : line->floats;
+      if (!named) a.constant = *b_.options_.dtype;
     }
 
     /// A training flag follows the mode of the run.

@@ -76,6 +76,17 @@ std::string_view assigned_by(std::string_view line) {
   return left;
 }
 
+/// x.float(), or an x.to(...) that names the type.
+bool casts_to_float(std::string_view line) {
+  if (line.find(".float(") != line.npos) return true;
+  for (std::size_t at = 0; (at = line.find(".to(", at)) != line.npos; at += 4) {
+    std::size_t end = at + 4;
+    for (int open = 1; end < line.size() && open > 0; ++end) open += line[end] == '(' ? 1 : line[end] == ')' ? -1 : 0;
+    if (line.substr(at, end - at).find("torch.float") != line.npos) return true;
+  }
+  return false;
+}
+
 class SchemaReader {
  public:
   SchemaReader(JsonStream& json, bool (*wants)(const std::string&)) : json_(json), wants_(wants), program_(std::make_unique<Program>()) {}
@@ -678,6 +689,8 @@ class SchemaReader {
       if (!head.ends_with(", in forward") || head.find("torch/_dynamo/") != head.npos) continue;
       Statement s;
       s.line = std::hash<std::string_view>{}(head);
+      s.casts = casts_to_float(line);
+      s.floats = s.casts || line.find("torch.float") != line.npos;
       if (const std::string_view names = assigned_by(line); !names.empty()) {
         auto it = assigned_.find(names);
         if (it == assigned_.end()) {

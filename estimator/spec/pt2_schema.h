@@ -55,6 +55,8 @@ struct NamedArgument {
 struct Statement {
   std::uint64_t line = 0;  ///< a hash of file and line
   int names = -1;          ///< the names it assigns: in Program::assigned; -1 for none
+  bool casts = false;      ///< it casts to float32 by name: x.float(), x.to(torch.float32)
+  bool floats = false;     ///< it names that type
 };
 
 /// A call of a module, as nn_module_stack has it.

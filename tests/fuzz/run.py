@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Damages specs and command lines and watches memest: run.py [--memest PATH] [--cases N] [--seed N] [--keep FOLDER]
+"""Damages specs, exported programs and command lines and watches memest: run.py [--memest PATH] [--cases N] [--seed N] [--keep FOLDER]
 
 Whatever it is given, memest answers within a time limit with one of its exit codes, and says why where it refuses. The damage is drawn from a
 seeded generator, so a finding comes up again; --keep writes the specs that failed into a folder.
@@ -7,6 +7,7 @@ The last line is "N passed, N failed, N skipped"; exits 1 where something failed
 """
 import argparse
 import copy
+import io
 import json
 import os
 import random
@@ -14,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -71,8 +73,28 @@ def damage(rng, document):
     return text
 
 
-def case(rng, specs):
-    """(text of the spec, further arguments)"""
+def damaged_archive(rng, data):
+    """A .pt2 file with a changed program, or with changed bytes."""
+    if rng.random() < 0.3:
+        data = bytearray(data)
+        for _ in range(rng.choice([1, 2, 8])):
+            at = rng.randrange(len(data))
+            data[at:at + rng.choice([0, 1, 1, 4])] = bytes(rng.choice([0, 1, 127, 255, rng.randrange(256)]) for _ in range(rng.choice([0, 1, 1, 4])))
+        return bytes(data[:rng.randrange(len(data))] if rng.random() < 0.2 else data)
+    source, out = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    with zipfile.ZipFile(out, "w") as target:
+        for name in source.namelist():
+            text = source.read(name)
+            if name.endswith("model.json") or name.endswith("program.json"):
+                text = damage(rng, json.loads(text)).encode("utf-8", "surrogatepass")
+            target.writestr(zipfile.ZipInfo(name), text)  # without the time, so that a finding comes up again
+    return out.getvalue()
+
+
+def case(rng, specs, archives):
+    """(the spec, further arguments)"""
+    if rng.random() < 0.3:
+        return damaged_archive(rng, rng.choice(archives)), ["--mode", rng.choice(["train", "infer"]), *rng.choice([[], ["--batch", "2"], ["--lifetimes", "graph"], ["--set", "s27=16", "--set", "u0=5"]])]
     name, document = rng.choice(specs)
     if rng.random() < 0.65:
         return damage(rng, document), ["--batch", str(rng.choice([1, 2, 7]))]
@@ -86,7 +108,7 @@ def case(rng, specs):
 def judge(memest, text, arguments, environment):
     """None, or what is wrong with memest's answer."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "spec.json").write_text(text, encoding="utf-8", errors="surrogatepass")
+        (Path(folder) / "spec.json").write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
         try:
             done = subprocess.run([*memest, "estimate", "spec.json", *arguments], cwd=folder, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -115,7 +137,8 @@ def main(arguments):
     paths = sorted([*(ROOT / "tests/accuracy/specs").glob("*.json"), *(ROOT / "model_specs").glob("*.json")])
     # small ones: a change in a large file mostly hits one of many equal layers
     specs = [(p.name, json.loads(p.read_text())) for p in paths if p.stat().st_size < 20000]
-    cases = [case(rng, specs) for _ in range(options.cases)]
+    archives = [p.read_bytes() for p in sorted((ROOT / "tests/pt2").glob("*.pt2"))]
+    cases = [case(rng, specs, archives) for _ in range(options.cases)]
     # 1 is an answer of memest, so a finding of a sanitizer needs an exit code of its own. Memory is limited: what asks for much more has a bug.
     sanitized = b"__asan_init" in memest.read_bytes()
     limits = f"hard_rss_limit_mb={MEMORY >> 20}:allocator_may_return_null=0:" if sanitized else ""
@@ -128,7 +151,8 @@ def main(arguments):
         print(f"case {number}: memest estimate spec.json {shlex.join(words)}\n  {problem}\n  spec: {text[:300]}")
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-            (options.keep / f"{options.seed}-{number}.json").write_text(text, errors="surrogatepass")
+            kept = options.keep / f"{options.seed}-{number}.{'pt2' if isinstance(text, bytes) else 'json'}"
+            kept.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     if len(failed) > 20:
         print(f"... and {len(failed) - 20} more")
     print(f"{len(cases) - len(failed)} passed, {len(failed)} failed, 0 skipped")

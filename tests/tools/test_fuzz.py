@@ -22,7 +22,8 @@ class Fuzz(InFolder):
 
     def test_the_same_seed_gives_the_same_cases(self):
         specs = [("a", {"memest_spec": 1, "inputs": [{"name": "x", "shape": ["batch", 8]}], "layers": [{"type": "Linear", "in_features": 8, "out_features": 2}]})]
-        first, second = ([script.case(rng, specs) for _ in range(50)] for rng in (random.Random(3), random.Random(3)))
+        archives = [(script.ROOT / "tests/pt2/names.pt2").read_bytes()]
+        first, second = ([script.case(rng, specs, archives) for _ in range(50)] for rng in (random.Random(3), random.Random(3)))
         self.assertEqual(first, second)
 
 
