@@ -20,7 +20,6 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
                                                    {Task::audio_cls, "audio-cls"},
-                                                   {Task::ctc, "ctc"},
                                                    {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
 
@@ -65,7 +64,6 @@ std::optional<Task> task_of_class(const std::string& name) {
                                                               {"ForConditionalGeneration", Task::seq2seq},
                                                               {"ForImageClassification", Task::image_cls},
                                                               {"ForAudioClassification", Task::audio_cls},
-                                                              {"ForCTC", Task::ctc},
                                                               {"EncoderModel", Task::text_encoding},
                                                               {"Model", Task::base}};
   for (auto& [ending, task] : kEndings)

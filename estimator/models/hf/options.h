@@ -20,7 +20,6 @@ enum class Task {
   seq2seq,
   image_cls,
   audio_cls,
-  ctc,
   text_encoding,
   base
 };

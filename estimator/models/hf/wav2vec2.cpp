@@ -279,13 +279,18 @@ class SpeechEncoder final : public Base {
         layer_norm(child<LayerNorm>("layer_norm", c.width)),
         dropout(child<Dropout>("dropout", c.hidden_dropout)),
         layers_(*this, "layers", c.layers, [&](I) { return std::make_shared<SpeechLayer>(c); }) {}
-  X operator()(X hidden_states) {
+  /// `all`: where not null, takes what goes into the first layer and what comes out of each.
+  X operator()(X hidden_states, std::vector<X>* all) {
     Entered scope(*this);
     X position_embeddings = pos_conv_embed(hidden_states);
     hidden_states = hidden_states.add(position_embeddings);
     if (!stable_) hidden_states = layer_norm(hidden_states);
     hidden_states = dropout(hidden_states);
-    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, LayerCall{});
+    if (all) all->push_back(hidden_states);
+    for (auto& layer : layers_) {
+      hidden_states = (*layer)(hidden_states, LayerCall{});
+      if (all) all->push_back(hidden_states);
+    }
     if (stable_) hidden_states = layer_norm(hidden_states);
     return leave(std::move(hidden_states), position_embeddings);
   }
@@ -329,7 +334,7 @@ class SpeechModel final : public Base {
     encoder = &child<SpeechEncoder>("encoder", c);
   }
   /// last_hidden_state, and wav2vec2's extract_features.
-  Pair operator()(X input_values) {
+  Pair operator()(X input_values, std::vector<X>* all = nullptr) {
     Entered scope(*this);
     X extract_features = (*feature_extractor)(input_values);
     extract_features = extract_features.transpose(1, 2);
@@ -338,7 +343,7 @@ class SpeechModel final : public Base {
     if (!c_.hubert) extract_features = std::move(normed);
     normed.reset();
     mask(hidden_states);
-    hidden_states = (*encoder)(hidden_states);
+    hidden_states = (*encoder)(hidden_states, all);
     return {hidden_states, c_.hubert ? X() : extract_features};
   }
 
@@ -381,21 +386,13 @@ class SpeechNetwork : public Network {
   SpeechNetwork(const SpeechConfig& c, const char* suffix)
       : Network(c.prefix + suffix, c.options), c_(c), model_(child<SpeechModel>(c.hubert ? "hubert" : "wav2vec2", c)) {}
   std::vector<nn::InputSpec> inputs() const override {
-    const nn::SizeExpression batch("batch"), samples("samples"), seq("seq");
+    const nn::SizeExpression batch("batch"), samples("samples");
     std::vector<nn::InputSpec> list{{"input_values", {batch, samples}, DType::float32}};
-    if (!options_.labels) return list;
-    if (options_.task == Task::ctc)
-      list.push_back({"labels", {batch, seq}, DType::int64});
-    else
-      list.push_back({"labels", {batch}, DType::int64});
+    if (options_.labels) list.push_back({"labels", {batch}, DType::int64});
     return list;
   }
   /// Ten seconds at 16 kHz.
-  std::vector<std::pair<std::string, I>> default_sizes() const override {
-    std::vector<std::pair<std::string, I>> sizes{{"samples", 160'000}};
-    if (options_.task == Task::ctc) sizes.emplace_back("seq", 128);
-    return sizes;
-  }
+  std::vector<std::pair<std::string, I>> default_sizes() const override { return {{"samples", 160'000}}; }
 
  protected:
   /// What the convolutions leave of so many samples.
@@ -409,64 +406,11 @@ class SpeechNetwork : public Network {
   SpeechModel& model_;
 };
 
-class SpeechForCTC final : public SpeechNetwork {
- public:
-  explicit SpeechForCTC(const SpeechConfig& c)
-      : SpeechNetwork(c, "ForCTC"),
-        dropout(child<Dropout>("dropout", c.file.number_or("final_dropout", 0.1))),
-        lm_head(child<Linear>("lm_head", c.width, c.file.size("vocab_size"))) {}
-  nn::Outcome run(Batch batch) override {
-    Entered scope(*this);
-    check_length(batch.input);
-    if (batch.labels) {
-      X largest = aten("max", {Tensor(batch.labels)});
-      X above = aten("ge", {Tensor(largest), I{1}});
-    }
-    auto [last_hidden_state, extract_features] = model_(batch.input);
-    X hidden_states = last_hidden_state;
-    hidden_states = dropout(hidden_states);
-    X logits = lm_head(hidden_states);
-    X loss;
-    X attention_mask, input_lengths;
-    if (batch.labels) {
-      attention_mask = aten("ones_like", {Tensor(batch.input)}, {{"dtype", DType::int64}});
-      input_lengths = attention_mask.sum(-1);
-      for (std::size_t i = 0; i < c_.kernels.size(); ++i) {
-        X quotient = aten("floor_divide", {Tensor(input_lengths.sub(I{1})), I{1}});
-        input_lengths = quotient.add(I{1});
-      }
-      loss = ctc_loss(logits, batch.labels, input_lengths);
-    }
-    return leave(nn::Outcome{model_output({loss, logits}), loss}, attention_mask, last_hidden_state, extract_features, hidden_states,
-                 input_lengths);
-  }
-
- private:
-  /// ForCTCLoss (loss/loss_ctc.py); no label is padding.
-  X ctc_loss(const X& logits, const X& labels, const X& logit_lengths) {
-    X labels_mask = aten("ne", {Tensor(labels), I{0}});
-    {
-      X no_blank = aten("ne", {Tensor(labels), I{0}});
-      X both = aten("bitwise_and", {Tensor(labels_mask), Tensor(no_blank)});
-      labels_mask = std::move(both);
-    }
-    X target_lengths = labels_mask.sum(-1);
-    X flattened_targets = aten("masked_select", {Tensor(labels), Tensor(labels_mask)});
-    X log_probs = aten("log_softmax", {Tensor(logits), I{-1}}, {{"dtype", DType::float32}}).transpose(0, 1);
-    const I reduction = c_.file.text_or("ctc_loss_reduction", "sum") == "mean" ? 1 : 2;
-    X loss = aten("ctc_loss", {Tensor(log_probs), Tensor(flattened_targets), Tensor(logit_lengths), Tensor(target_lengths), I{0}, reduction,
-                               c_.file.boolean_or("ctc_zero_infinity", false)});
-    return leave(std::move(loss), labels_mask, target_lengths, flattened_targets, log_probs);
-  }
-  Dropout& dropout;
-  Linear& lm_head;
-};
-
 class SpeechForSequenceClassification final : public SpeechNetwork {
  public:
   explicit SpeechForSequenceClassification(const SpeechConfig& c) : SpeechNetwork(c, "ForSequenceClassification") {
-    if (c.file.boolean_or("use_weighted_layer_sum", false))
-      throw c.file.error("use_weighted_layer_sum", "memest does not build the weighted sum of the layers", "set it to false");
+    weighted_ = c.file.boolean_or("use_weighted_layer_sum", false);
+    new_parameter("layer_weights", {c.layers + 1}, weighted_);
     const I width = c.file.size("classifier_proj_size");
     projector = &child<Linear>("projector", c.width, width);
     classifier = &child<Linear>("classifier", width, num_labels(c.file));
@@ -474,17 +418,27 @@ class SpeechForSequenceClassification final : public SpeechNetwork {
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     check_length(batch.input);
-    auto [last_hidden_state, extract_features] = model_(batch.input);
-    X hidden_states = last_hidden_state;
+    std::vector<X> all;  // filter_output_hidden_states asks for them always, and drops them from the output
+    auto [last_hidden_state, extract_features] = model_(batch.input, &all);
+    X hidden_states = last_hidden_state, norm_weights;
+    if (weighted_) {
+      hidden_states = stack(all, 1);
+      norm_weights = X(parameter(0)).softmax(-1);
+      hidden_states = hidden_states.mul(norm_weights.view({-1, 1, 1})).sum(1);
+    }
     hidden_states = (*projector)(hidden_states);
     X pooled_output = hidden_states.mean(1);
     X logits = (*classifier)(pooled_output);
     X loss;
     if (batch.labels) loss = flat_cross_entropy(logits, batch.labels, num_labels(c_.file));
-    return leave(nn::Outcome{model_output({loss, logits}), loss}, last_hidden_state, extract_features, hidden_states, pooled_output);
+    nn::Outcome outcome = leave(nn::Outcome{model_output({loss, logits}), loss}, last_hidden_state, extract_features, hidden_states,
+                                norm_weights, pooled_output);
+    while (!all.empty()) all.pop_back();  // a tuple goes from its end
+    return outcome;
   }
 
  private:
+  bool weighted_;
   Linear *projector, *classifier;
 };
 
@@ -503,16 +457,13 @@ NetworkPtr speech(const Config& config, const Options& o, const char* prefix) {
   SpeechConfig c(config, o, prefix);
   switch (o.task) {
     case Task::audio_cls: return std::make_shared<SpeechForSequenceClassification>(c);
-    case Task::base: return std::make_shared<SpeechAlone>(c);
-    default: return std::make_shared<SpeechForCTC>(c);
+    default: return std::make_shared<SpeechAlone>(c);
   }
 }
 NetworkPtr wav2vec2(const Config& config, const Options& o) { return speech(config, o, "Wav2Vec2"); }
 NetworkPtr hubert(const Config& config, const Options& o) { return speech(config, o, "Hubert"); }
 std::vector<TaskClass> speech_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
-  return {{Task::ctc, prefix + "ForCTC", make},
-          {Task::audio_cls, prefix + "ForSequenceClassification", make},
-          {Task::base, prefix + "Model", make}};
+  return {{Task::audio_cls, prefix + "ForSequenceClassification", make}, {Task::base, prefix + "Model", make}};
 }
 const Family wav2vec2_family{{"wav2vec2"}, speech_classes("Wav2Vec2", wav2vec2)};
 const Family hubert_family{{"hubert"}, speech_classes("Hubert", hubert)};
