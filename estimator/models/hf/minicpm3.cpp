@@ -8,9 +8,10 @@ namespace {
 /// super().forward(input_ids) * self.embed_scale.to(self.weight.dtype)
 class ScaledWordEmbedding final : public Unary, public nn::InputEmbedding {
  public:
-  ScaledWordEmbedding(I count, I width) : Unary("MiniCPM3ScaledWordEmbedding") {
+  /// `whole`: config.scale_emb is an integer, and torch.tensor makes an int64 of it.
+  ScaledWordEmbedding(I count, I width, bool whole) : Unary("MiniCPM3ScaledWordEmbedding") {
     new_parameter("weight", {count, width});
-    new_buffer("embed_scale", {}, runtime().default_dtype);
+    new_buffer("embed_scale", {}, whole ? DType::int64 : runtime().default_dtype);
   }
 
  protected:
@@ -24,7 +25,11 @@ DecoderForm form_of() {
   DecoderForm f;
   f.prefix = "MiniCPM3";
   f.norm_type = "MiniCPM3RMSNorm";
-  f.embedding = [](const DecoderConfig& c) -> UnaryPtr { return std::make_shared<ScaledWordEmbedding>(c.vocab, c.hidden); };
+  f.embedding = [](const DecoderConfig& c) -> UnaryPtr {
+    auto* scale = c.file.find("scale_emb");
+    const bool whole = !scale || std::holds_alternative<std::int64_t>(scale->value);
+    return std::make_shared<ScaledWordEmbedding>(c.vocab, c.hidden, whole);
+  };
   f.layer = [](const DecoderConfig& c, I i) {
     LayerForm form;
     form.type = "MiniCPM3DecoderLayer";
