@@ -145,6 +145,14 @@ SdpBackend choose(const Call& c) {
   return SdpBackend::math;
 }
 
+/// transpose(1, 2) of a gradient, below autograd: it is no view of another tensor there, and sums of gradients may go into it.
+Tensor heads_first(T x) {
+  Dims sizes = x.sizes(), strides = x.strides();
+  std::swap(sizes[1], sizes[2]);
+  std::swap(strides[1], strides[2]);
+  return share(x, sizes, strides, x->offset);
+}
+
 // ---- flash ----------------------------------------------------------------------------------------------------------------
 
 /// num_splits_heuristic.
@@ -187,9 +195,9 @@ void flash_backward(Backward& w, T query, T key, T value, T out) {
   }
   o.reset();
   grad.reset();
-  if (w.needs(0)) w.out[0] = ops::transpose(dq, 1, 2);
-  if (w.needs(1)) w.out[1] = ops::transpose(dk, 1, 2);
-  if (w.needs(2)) w.out[2] = ops::transpose(dv, 1, 2);
+  if (w.needs(0)) w.out[0] = heads_first(dq);
+  if (w.needs(1)) w.out[1] = heads_first(dk);
+  if (w.needs(2)) w.out[2] = heads_first(dv);
 }
 
 using FlashResult = std::tuple<Tensor, Tensor, Tensor, Tensor, I, I, Tensor, Tensor, Tensor>;
@@ -330,9 +338,9 @@ void efficient_backward(Backward& w, T query, T key, T value, T bias, T out, dou
     // dv_expanded, dk_expanded go here: each is summed over its group
   }
   grad.reset();
-  if (w.needs(0)) w.out[0] = ops::transpose(dq, 1, 2);
-  if (w.needs(1)) w.out[1] = ops::transpose(dk, 1, 2);
-  if (w.needs(2)) w.out[2] = ops::transpose(dv, 1, 2);
+  if (w.needs(0)) w.out[0] = heads_first(dq);
+  if (w.needs(1)) w.out[1] = heads_first(dk);
+  if (w.needs(2)) w.out[2] = heads_first(dv);
   if (w.needs(3)) w.out[3] = db;
 }
 

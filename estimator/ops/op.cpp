@@ -23,12 +23,12 @@ const std::unordered_map<std::string, std::vector<const OpRecord*>>& by_name() {
     names->reserve(registered().size() * 2);
     for (auto* op : registered()) (*names)[op->name()].push_back(op);
     // A number stands for a tensor only where nothing else fits: before, an int is a dimension, as in max(x, -1), or a Scalar, as in pow(x,
-    // 2).
+    // 2) and pow(2, x).
     for (auto& [name, overloads] : *names)
       std::stable_partition(overloads.begin(), overloads.end(), [](auto* op) {
         const std::string_view schema(op->info.schema);
         return schema.find(" self, int dim") != schema.npos || schema.find(" self, Scalar exponent") != schema.npos ||
-               schema.find(" self, int[1]? dim, bool unbiased") != schema.npos;
+               schema.find(" self, int[1]? dim, bool unbiased") != schema.npos || schema.find("(Scalar self, ") != schema.npos;
       });
     return names;
   }();

@@ -28,7 +28,8 @@ class XIELU final : public Unary {
     X scaled = beta.mul(x);
     above = std::move(above).add(std::move(scaled));
     X below = aten("minimum", {Tensor(x), Tensor(eps)});
-    below = aten("expm1", {Tensor(std::move(below))}).sub(x).mul(alpha_n);
+    X grown = aten("expm1", {Tensor(std::move(below))});
+    below = std::move(grown).sub(x).mul(alpha_n);
     scaled = beta.mul(x);
     below = std::move(below).add(std::move(scaled));
     X result = where(std::move(positive), std::move(above), std::move(below));

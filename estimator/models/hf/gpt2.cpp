@@ -19,7 +19,7 @@ class Conv1D final : public Module<Conv1D>, public nn::Adaptable {
     const Dims size_out = x.sizes().slice(0, x.dim() - 1) + Dims{out_};
     x = aten("addmm", {Tensor(parameter(1)), Tensor(x.view({-1, x.size(-1)})), Tensor(parameter(0))});
     x = x.view(size_out);
-    return adapted(input, x);
+    return adapted(input, std::move(x));
   }
 
  private:

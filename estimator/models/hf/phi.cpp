@@ -29,8 +29,8 @@ class PartialRotaryAttention final : public DecoderAttention {
     f.key = (*k_layernorm_)(f.key);
   }
   void rotate(Frame& f, const LayerCall& call) override {
-    X query_rot = f.query.slice(-1, std::nullopt, rotary_ndims_), query_pass = f.query.slice(-1, rotary_ndims_, std::nullopt);
-    X key_rot = f.key.slice(-1, std::nullopt, rotary_ndims_), key_pass = f.key.slice(-1, rotary_ndims_, std::nullopt);
+    X query_rot = leading(f.query, rotary_ndims_), query_pass = f.query.slice(-1, rotary_ndims_, std::nullopt);
+    X key_rot = leading(f.key, rotary_ndims_), key_pass = f.key.slice(-1, rotary_ndims_, std::nullopt);
     std::tie(query_rot, key_rot) =
         apply_rotary_pos_emb(query_rot, key_rot, call.position_embeddings.first, call.position_embeddings.second);
     f.query = cat({query_rot, query_pass}, -1);

@@ -42,8 +42,8 @@ Pair apply_rotary_glm(X q, X k, X cos, X sin) {
   cos = repeat_interleave(cos.slice(-1, std::nullopt, cos.size(-1) / 2), 2, -1);
   sin = repeat_interleave(sin.slice(-1, std::nullopt, sin.size(-1) / 2), 2, -1);
   const I rotary_dim = cos.size(-1);
-  X q_rot = q.slice(-1, std::nullopt, rotary_dim), q_pass = q.slice(-1, rotary_dim, std::nullopt);
-  X k_rot = k.slice(-1, std::nullopt, rotary_dim), k_pass = k.slice(-1, rotary_dim, std::nullopt);
+  X q_rot = leading(q, rotary_dim), q_pass = q.slice(-1, rotary_dim, std::nullopt);
+  X k_rot = leading(k, rotary_dim), k_pass = k.slice(-1, rotary_dim, std::nullopt);
   X q_embed = rotated_interleaved(q_rot, cos, sin);
   X k_embed = rotated_interleaved(k_rot, cos, sin);
   q_embed = joined(q_embed, q_pass);
@@ -78,8 +78,8 @@ Pair apply_rotary_phi3(X q, X k, X cos, X sin) {
   cos = cos.unsqueeze(1);
   sin = sin.unsqueeze(1);
   const I rotary_dim = cos.size(-1);
-  X q_rot = q.slice(-1, std::nullopt, rotary_dim), q_pass = q.slice(-1, rotary_dim, std::nullopt);
-  X k_rot = k.slice(-1, std::nullopt, rotary_dim), k_pass = k.slice(-1, rotary_dim, std::nullopt);
+  X q_rot = leading(q, rotary_dim), q_pass = q.slice(-1, rotary_dim, std::nullopt);
+  X k_rot = leading(k, rotary_dim), k_pass = k.slice(-1, rotary_dim, std::nullopt);
   X q_embed = joined(rotated(q_rot, cos, sin), q_pass);
   X k_embed = joined(rotated(k_rot, cos, sin), k_pass);
   return {q_embed, k_embed};
@@ -89,8 +89,8 @@ Pair apply_rotary_named(X q, X k, X cos, X sin) {
   cos = cos.unsqueeze(1);
   sin = sin.unsqueeze(1);
   const I rotary_dim = cos.size(-1);
-  X q_rot = q.slice(-1, std::nullopt, rotary_dim), q_pass = q.slice(-1, rotary_dim, std::nullopt);
-  X k_rot = k.slice(-1, std::nullopt, rotary_dim), k_pass = k.slice(-1, rotary_dim, std::nullopt);
+  X q_rot = leading(q, rotary_dim), q_pass = q.slice(-1, rotary_dim, std::nullopt);
+  X k_rot = leading(k, rotary_dim), k_pass = k.slice(-1, rotary_dim, std::nullopt);
   X q_embed = rotated(q_rot, cos, sin);
   X k_embed = rotated(k_rot, cos, sin);
   q_embed = joined(q_embed, q_pass);
@@ -103,9 +103,9 @@ Pair apply_rotary_nemotron(X q, X k, X cos, X sin) {
   sin = sin.unsqueeze(1);
   const I rot_dim = cos.size(-1);
   X q_pass = q.slice(-1, rot_dim, std::nullopt);
-  q = q.slice(-1, std::nullopt, rot_dim);
+  q = leading(q, rot_dim);
   X k_pass = k.slice(-1, rot_dim, std::nullopt);
-  k = k.slice(-1, std::nullopt, rot_dim);
+  k = leading(k, rot_dim);
   X q_embed = rotated(q, cos, sin);
   X k_embed = rotated(k, cos, sin);
   X q_joined = joined(q_embed, q_pass);

@@ -4,6 +4,12 @@
 
 namespace memest::hf {
 
+/// x[..., :count]: the tensor itself where that is all of it (aten/src/ATen/TensorIndexing.h applySlice).
+inline X leading(const X& x, I count) {
+  if (count >= x.size(-1) && !runtime().settings.torch.full_slice_records_node()) return x;
+  return x.slice(-1, std::nullopt, count);
+}
+
 /// rotate_half over neighbours: torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2) (glm, cohere).
 X rotate_half_interleaved(X x);
 /// llama's with the results cast to the types of q and k (olmo, ernie4_5).

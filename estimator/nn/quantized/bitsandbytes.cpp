@@ -27,8 +27,8 @@ void set_data(T parameter, T data) {
 }
 /// What the weight's loading made for good.
 void set_weight(T weight, T data) {
-  data->storage->categorize(Category::parameter);
   set_data(weight, data);
+  data->storage->categorize(Category::parameter);
 }
 Tensor keep(Tensor state) {
   state->storage->categorize(Category::parameter);
