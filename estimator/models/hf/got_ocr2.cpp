@@ -82,7 +82,7 @@ NetworkPtr got_ocr2(const Config& config, const Options& o) {
   if (text.model_type() != "qwen2" || text.boolean_or("use_sliding_window", false))
     throw config.error("text_config", "memest builds GOT-OCR2 with a qwen2 without a sliding window only");
   text.set("sliding_window", {});
-  text.set("tie_word_embeddings", ConfigValue(config.boolean_or("tie_word_embeddings", true)));
+  text.set("tie_word_embeddings", ConfigValue{config.boolean_or("tie_word_embeddings", true)});
   DecoderForm f = qwen2_form();
   auto inner = std::make_shared<const DecoderForm>(qwen2_form());
   f.prefix = "GotOcr2";
