@@ -198,8 +198,6 @@ Error after_assumptions(const Error& error, const Diagnostics& diagnostics) {
   return Error(error.message(), error.hint().empty() ? hint : error.hint() + "\n  " + hint, error.kind()).within(error.where());
 }
 
-}  // namespace
-
 /// What the file fixes and the user did not give.
 void take_from_file(EstimateRequest& request, const nn::Model& model) {
   auto given = [&](const char* name) { return std::find(request.given.begin(), request.given.end(), name) != request.given.end(); };
@@ -208,6 +206,8 @@ void take_from_file(EstimateRequest& request, const nn::Model& model) {
   if (model.file_dtype == DType::bfloat16) request.run.precision = run::Precision::bf16;
   if (model.file_dtype == DType::float16) request.run.precision = run::Precision::fp16;
 }
+
+}  // namespace
 
 Estimate estimate(const EstimateRequest& asked) {
   EstimateRequest request = asked;
