@@ -135,6 +135,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     run.new_tokens = o.new_tokens;
     run.all_logits = all;
     r.read.generates = o.new_tokens > 0;
+    if (r.read.generates && !o.loss.empty()) throw Error("--loss: --new-tokens generates, and computes no loss", "leave one of them out");
     if (r.read.generates && app.count("--steps") == 0) run.steps = 1;
     if (!all) r.read.logits_to_keep = 1;
   }
