@@ -43,7 +43,7 @@ std::string skipped(const std::string& text) {
 }
 
 void little(std::string& out, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) out.push_back(char(value >> 8 * i & 255));
+  for (int i = 0; i < bytes; ++i, value >>= 8) out.push_back(char(value & 255));
 }
 /// A zip of one stored member.
 std::string zip_of(const std::string& name, const std::string& text, std::uint32_t crc) {
