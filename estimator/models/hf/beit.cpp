@@ -220,30 +220,12 @@ class OlderSelfAttention final : public Base {
   RelativePositionBias* bias = nullptr;
 };
 
-/// Data2VecVisionSelfOutput and Data2VecVisionOutput.
-class DenseDropout final : public Unary {
- public:
-  DenseDropout(std::string type, const VisionConfig& c, I in)
-      : Unary(std::move(type)), dense(child<Linear>("dense", in, c.hidden)), dropout(child<Dropout>("dropout", c.hidden_dropout)) {}
-
- protected:
-  X forward(X hidden_states) override {
-    hidden_states = dense(hidden_states);
-    hidden_states = dropout(hidden_states);
-    return hidden_states;
-  }
-
- private:
-  Linear& dense;
-  Dropout& dropout;
-};
-
 class OlderAttention final : public Base {
  public:
   explicit OlderAttention(const VisionConfig& c)
       : Base("Data2VecVisionAttention"),
         attention(child<OlderSelfAttention>("attention", c)),
-        output(child<DenseDropout>("output", "Data2VecVisionSelfOutput", c, c.hidden)) {}
+        output(child<DenseDropout>("output", "Data2VecVisionSelfOutput", c.hidden, c.hidden, c.hidden_dropout)) {}
   X operator()(X hidden_states, const X& shared_bias, I height, I width) {
     Entered scope(*this);
     X self_outputs = attention(hidden_states, shared_bias, height, width);
@@ -281,7 +263,7 @@ class OlderLayer final : public BeitLayerBase {
       : BeitLayerBase("Data2VecVisionLayer", c.options),
         attention(child<OlderAttention>("attention", c)),
         intermediate(child<OlderIntermediate>("intermediate", c)),
-        output(child<DenseDropout>("output", "Data2VecVisionOutput", c, c.file.size("intermediate_size"))),
+        output(child<DenseDropout>("output", "Data2VecVisionOutput", c.file.size("intermediate_size"), c.hidden, c.hidden_dropout)),
         layernorm_before(child<LayerNorm>("layernorm_before", c.hidden)) {
     add_drop_path("Data2VecVision", rate);
     layernorm_after = &child<LayerNorm>("layernorm_after", c.hidden);

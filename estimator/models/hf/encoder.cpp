@@ -156,8 +156,8 @@ class Pooler final : public Unary {
 /// BertAttention.
 class AttentionBlock final : public Mixer {
  public:
-  AttentionBlock(const EncoderConfig& c, I layer, const std::string& prefix) : Mixer(prefix + "Attention") {
-    self_ = register_module("self", make_self_attention(c, layer, prefix));
+  AttentionBlock(const EncoderConfig& c, MixerPtr self, const std::string& prefix) : Mixer(prefix + "Attention") {
+    self_ = register_module("self", std::move(self));
     output_ = register_module("output", make_residual_output(prefix + "SelfOutput", c, c.hidden));
   }
 
@@ -175,9 +175,8 @@ class AttentionBlock final : public Mixer {
 
 class EncoderLayer final : public DecoderLayer {
  public:
-  EncoderLayer(const EncoderConfig& c, I layer, const std::string& prefix) : DecoderLayer(prefix + "Layer", c.options) {
-    attention_ = register_module("attention", std::make_shared<AttentionBlock>(c, layer, prefix));
-    if (c.file.boolean_or("add_cross_attention", false)) throw c.file.error("add_cross_attention", "memest does not build cross-attention");
+  EncoderLayer(const EncoderConfig& c, MixerPtr self, const std::string& prefix) : DecoderLayer(prefix + "Layer", c.options) {
+    attention_ = register_module("attention", std::make_shared<AttentionBlock>(c, std::move(self), prefix));
     intermediate_ = register_module("intermediate", make_intermediate(prefix + "Intermediate", c));
     output_ = register_module("output", make_residual_output(prefix + "Output", c, c.intermediate));
   }
@@ -748,7 +747,11 @@ UnaryPtr make_pooler(std::string type, I hidden, I out, const std::string& act) 
   return std::make_shared<Pooler>(std::move(type), hidden, out, act);
 }
 DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix) {
-  return std::make_shared<EncoderLayer>(c, layer, prefix);
+  if (c.file.boolean_or("add_cross_attention", false)) throw c.file.error("add_cross_attention", "memest does not build cross-attention");
+  return make_encoder_layer(c, make_self_attention(c, layer, prefix), prefix);
+}
+DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, MixerPtr self_attention, const std::string& prefix) {
+  return std::make_shared<EncoderLayer>(c, std::move(self_attention), prefix);
 }
 UnaryPtr make_embeddings(std::string type, const EncoderConfig& c, EmbeddingsForm form) {
   return std::make_shared<WordEmbeddings>(std::move(type), c, form);

@@ -48,6 +48,8 @@ UnaryPtr make_intermediate(std::string type, const EncoderConfig& c);
 UnaryPtr make_pooler(std::string type, I hidden, I out, const std::string& act);
 /// BertLayer.
 DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, I layer, const std::string& prefix);
+/// The same around another self-attention, which returns no weights or its own.
+DecoderLayerPtr make_encoder_layer(const EncoderConfig& c, MixerPtr self_attention, const std::string& prefix);
 
 struct EncoderOutput {
   X last_hidden_state, pooler_output;

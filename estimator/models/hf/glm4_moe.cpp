@@ -1,4 +1,5 @@
 // models/glm4_moe, dots1, solar_open, exaone_moe: deepseek's mixture over attention with heads of its own.
+#include "models/hf/llama_form.h"
 #include "models/hf/moe.h"
 #include "models/hf/rotate.h"
 
@@ -18,22 +19,6 @@ UnaryPtr grouped_block(const DecoderConfig& c, const std::string& prefix, const 
 }
 bool after_dense_layers(const DecoderConfig& c, I layer) { return layer >= c.file.integer_or("first_k_dense_replace", 1); }
 
-using MakeAttention = std::function<MixerPtr(const DecoderConfig& c, I layer, const std::string& type)>;
-using MakeMlp = std::function<UnaryPtr(const DecoderConfig& c, I layer)>;
-DecoderForm form_of(const std::string& prefix, MakeAttention attention, MakeMlp mlp) {
-  DecoderForm f;
-  f.prefix = prefix;
-  f.norm_type = prefix + "RMSNorm";
-  f.layer = [prefix, attention, mlp](const DecoderConfig& c, I i) {
-    LayerForm form;
-    form.type = prefix + "DecoderLayer";
-    form.norm_type = prefix + "RMSNorm";
-    MixerPtr self_attn = attention(c, i, prefix + "Attention");
-    return make_layer(c, form, self_attn, mlp(c, i));
-  };
-  f.rotary = [prefix](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>(prefix + "RotaryEmbedding", c.file, c.head_dim); };
-  return f;
-}
 std::vector<TaskClass> causal_and_base(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
   return {{Task::causal_lm, prefix + "ForCausalLM", make}, {Task::base, prefix + "Model", make}};
 }
@@ -73,7 +58,7 @@ NetworkPtr glm4_moe(const Config& given, const Options& o) {
     width.value = config.size("hidden_size") / config.size("num_attention_heads");
     config.set("head_dim", std::move(width));
   }
-  DecoderForm f = form_of(
+  DecoderForm f = llama_form(
       "Glm4Moe",
       [](const DecoderConfig& c, I i, const std::string& type) -> MixerPtr { return std::make_shared<Glm4MoeAttention>(c, i, type); },
       [](const DecoderConfig& c, I i) { return after_dense_layers(c, i) ? grouped_block(c, "Glm4Moe") : dense(c, "Glm4Moe"); });
@@ -89,7 +74,7 @@ NetworkPtr dots1(const Config& given, const Options& o) {
   const bool window = config.has("sliding_window");
   const I first = config.integer_or("max_window_layers", 0);
   default_layer_types(config, [=](I i) { return window && i >= first ? "sliding_attention" : "full_attention"; });
-  DecoderForm f = form_of(
+  DecoderForm f = llama_form(
       "Dots1",
       [](const DecoderConfig& c, I i, const std::string& type) {
         const bool b = c.attention_bias;
@@ -103,7 +88,7 @@ NetworkPtr dots1(const Config& given, const Options& o) {
 const Family dots1_family{{"dots1"}, causal_and_base("Dots1", dots1)};
 
 NetworkPtr solar_open(const Config& config, const Options& o) {
-  DecoderForm f = form_of(
+  DecoderForm f = llama_form(
       "SolarOpen",
       [](const DecoderConfig& c, I i, const std::string& type) {
         const bool b = c.attention_bias;

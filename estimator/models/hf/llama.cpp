@@ -1,6 +1,6 @@
 // models/llama, and the families whose layers are its statements with other parts: mistral, ministral, qwen2, qwen3, arcee, smollm3, cwm,
 // seed_oss, granite, and starcoder2.
-#include "models/hf/decoder.h"
+#include "models/hf/llama_form.h"
 
 namespace memest::hf {
 namespace {
@@ -19,18 +19,7 @@ MixerPtr biased(const DecoderConfig& c, I layer, const std::string& type) {
 }
 
 DecoderForm form_of(const std::string& prefix, MakeAttention attention, MakeMlp mlp) {
-  DecoderForm f;
-  f.prefix = prefix;
-  f.norm_type = prefix + "RMSNorm";
-  f.layer = [prefix, attention, mlp](const DecoderConfig& c, I i) {
-    LayerForm form;
-    form.type = prefix + "DecoderLayer";
-    form.norm_type = prefix + "RMSNorm";
-    MixerPtr self_attn = attention(c, i, prefix + "Attention");
-    return make_layer(c, form, self_attn, mlp(c, prefix + "MLP"));
-  };
-  f.rotary = [prefix](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>(prefix + "RotaryEmbedding", c.file, c.head_dim); };
-  return f;
+  return llama_form(prefix, attention, [prefix, mlp](const DecoderConfig& c, I) { return mlp(c, prefix + "MLP"); });
 }
 
 NetworkPtr llama(const Config& config, const Options& o) { return make_decoder(config, o, form_of("Llama", biased, gated_with_bias)); }

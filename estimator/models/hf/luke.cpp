@@ -85,56 +85,11 @@ class LukeSelfAttention final : public Mixer {
   Dropout* dropout;
 };
 
-class LukeAttention final : public Mixer {
- public:
-  explicit LukeAttention(const EncoderConfig& c) : Mixer("LukeAttention") {
-    self_ = register_module("self", std::make_shared<LukeSelfAttention>(c));
-    output_ = register_module("output", make_residual_output("LukeSelfOutput", c, c.hidden));
-  }
-
- protected:
-  Pair forward(X hidden_states, const LayerCall& call) override {
-    X self_output = (*self_)(hidden_states, call).first;
-    X attention_output = (*output_)(self_output, hidden_states);
-    return leave(Pair(attention_output, {}), self_output);
-  }
-
- private:
-  MixerPtr self_;
-  JointPtr output_;
-};
-
-class LukeLayer final : public DecoderLayer {
- public:
-  explicit LukeLayer(const EncoderConfig& c) : DecoderLayer("LukeLayer", c.options) {
-    attention_ = register_module("attention", std::make_shared<LukeAttention>(c));
-    intermediate_ = register_module("intermediate", make_intermediate("LukeIntermediate", c));
-    output_ = register_module("output", make_residual_output("LukeOutput", c, c.intermediate));
-  }
-
- protected:
-  X forward(X hidden_states, const LayerCall& call) override {
-    X attention_output = (*attention_)(hidden_states, call).first;
-    X layer_output = feed_forward_chunk(attention_output);
-    return leave(layer_output, attention_output);
-  }
-
- private:
-  X feed_forward_chunk(const X& attention_output) {
-    X intermediate_output = (*intermediate_)(attention_output);
-    X layer_output = (*output_)(intermediate_output, attention_output);
-    return leave(layer_output, intermediate_output);
-  }
-
-  MixerPtr attention_;
-  UnaryPtr intermediate_;
-  JointPtr output_;
-};
-
 class LukeEncoder final : public Base {
  public:
   explicit LukeEncoder(const EncoderConfig& c)
-      : Base("LukeEncoder"), layers_(*this, "layer", c.layers, [&](I) { return std::make_shared<LukeLayer>(c); }) {}
+      : Base("LukeEncoder"),
+        layers_(*this, "layer", c.layers, [&](I) { return make_encoder_layer(c, std::make_shared<LukeSelfAttention>(c), "Luke"); }) {}
   X operator()(X hidden_states, const X& attention_mask) {
     Entered scope(*this);
     for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {attention_mask, {}, {}});
@@ -142,7 +97,7 @@ class LukeEncoder final : public Base {
   }
 
  private:
-  Layers<LukeLayer> layers_;
+  Layers<DecoderLayer> layers_;
 };
 
 class LukeModel final : public EncoderBody {

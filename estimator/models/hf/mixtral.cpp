@@ -1,6 +1,7 @@
 // models/mixtral and the mixtures with a softmax router over a llama body: qwen2_moe, qwen3_moe, olmoe, flex_olmo, mellum.
 #include <algorithm>
 
+#include "models/hf/llama_form.h"
 #include "models/hf/moe.h"
 #include "models/hf/rotate.h"
 
@@ -10,27 +11,10 @@ namespace {
 Biases all(bool b) { return {b, b, b, b}; }
 UnaryPtr dense(const DecoderConfig& c, const std::string& type) { return make_gated_mlp(type, c.hidden, c.intermediate, false, c.act); }
 
-using MakeAttention = std::function<MixerPtr(const DecoderConfig& c, I layer, const std::string& type)>;
-using MakeMlp = std::function<UnaryPtr(const DecoderConfig& c, I layer)>;
-DecoderForm form_of(const std::string& prefix, MakeAttention attention, MakeMlp mlp) {
-  DecoderForm f;
-  f.prefix = prefix;
-  f.norm_type = prefix + "RMSNorm";
-  f.layer = [prefix, attention, mlp](const DecoderConfig& c, I i) {
-    LayerForm form;
-    form.type = prefix + "DecoderLayer";
-    form.norm_type = prefix + "RMSNorm";
-    MixerPtr self_attn = attention(c, i, prefix + "Attention");
-    return make_layer(c, form, self_attn, mlp(c, i));
-  };
-  f.rotary = [prefix](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>(prefix + "RotaryEmbedding", c.file, c.head_dim); };
-  return f;
-}
-
 // ---- mixtral
 NetworkPtr mixtral(const Config& config, const Options& o) {
   constexpr MoeFields fields{"num_local_experts", "num_experts_per_tok", "intermediate_size"};
-  DecoderForm f = form_of(
+  DecoderForm f = llama_form(
       "Mixtral", [](const DecoderConfig& c, I i, const std::string& type) { return make_attention(c, i, type, {}); },
       [fields](const DecoderConfig& c, I) {
         const MoeSizes sizes(c, fields);
@@ -67,7 +51,7 @@ NetworkPtr qwen2_moe(const Config& given, const Options& o) {
     config.set("sliding_window", std::move(zero));
   }
   default_layer_types(config, [=](I i) { return (i + 1) % 2 != 0 && i < last && window ? "sliding_attention" : "full_attention"; });
-  DecoderForm f = form_of(
+  DecoderForm f = llama_form(
       "Qwen2Moe",
       [](const DecoderConfig& c, I i, const std::string& type) {
         const bool b = c.file.boolean_or("qkv_bias", true);
@@ -101,8 +85,9 @@ UnaryPtr qwen3_block(const DecoderConfig& c, const std::string& prefix) {
 NetworkPtr qwen3_moe(const Config& given, const Options& o) {
   Config config = given;
   if (!config.boolean_or("use_sliding_window", false)) config.set("sliding_window", {});
-  DecoderForm f = form_of("Qwen3Moe", qwen3_attention,
-                          [](const DecoderConfig& c, I i) { return sparse(c, i) ? qwen3_block(c, "Qwen3Moe") : dense(c, "Qwen3MoeMLP"); });
+  DecoderForm f = llama_form("Qwen3Moe", qwen3_attention, [](const DecoderConfig& c, I i) {
+    return sparse(c, i) ? qwen3_block(c, "Qwen3Moe") : dense(c, "Qwen3MoeMLP");
+  });
   f.masks = DecoderForm::Masks::sliding_if_set;
   f.aux_loss = load_balancing();
   return make_decoder(config, o, std::move(f));
@@ -113,7 +98,7 @@ const Family qwen3_moe_family{{"qwen3_moe"}, decoder_classes("Qwen3Moe", qwen3_m
 NetworkPtr mellum(const Config& given, const Options& o) {
   Config config = given;
   default_layer_types(config, [](I) { return "full_attention"; });
-  DecoderForm f = form_of("Mellum", qwen3_attention, [](const DecoderConfig& c, I i) {
+  DecoderForm f = llama_form("Mellum", qwen3_attention, [](const DecoderConfig& c, I i) {
     return sparse_by_type(c, i, [](I) { return true; }) ? qwen3_block(c, "Mellum") : dense(c, "MellumMLP");
   });
   f.masks = DecoderForm::Masks::by_layer_type;
@@ -161,7 +146,7 @@ UnaryPtr olmoe_block(const DecoderConfig& c, const std::string& prefix) {
   return make_moe_block(c, {.kind = MoeBlockForm::Kind::olmoe, .type = prefix + "SparseMoeBlock"}, gate, experts);
 }
 NetworkPtr olmoe(const Config& config, const Options& o) {
-  DecoderForm f = form_of(
+  DecoderForm f = llama_form(
       "Olmoe",
       [](const DecoderConfig& c, I i, const std::string& type) -> MixerPtr {
         return std::make_shared<OlmoeAttention>(c, i, type, Norm::llama, false, c.file.has("clip_qkv"));

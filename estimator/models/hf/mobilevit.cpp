@@ -140,23 +140,6 @@ class SelfAttention final : public Unary {
   Dropout& dropout;
 };
 
-class DenseDropout final : public Unary {
- public:
-  DenseDropout(std::string type, I in, I out, double p)
-      : Unary(std::move(type)), dense(child<Linear>("dense", in, out)), dropout(child<Dropout>("dropout", p)) {}
-
- protected:
-  X forward(X hidden_states) override {
-    hidden_states = dense(hidden_states);
-    hidden_states = dropout(hidden_states);
-    return hidden_states;
-  }
-
- private:
-  Linear& dense;
-  Dropout& dropout;
-};
-
 class AttentionBlock final : public Unary {
  public:
   AttentionBlock(const MobileVitConfig& c, I width)

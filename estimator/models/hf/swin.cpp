@@ -250,24 +250,6 @@ class CosineSelfAttention final : public Base {
   Dropout* dropout;
 };
 
-/// A linear layer and dropout.
-class DenseDropout final : public Unary {
- public:
-  DenseDropout(std::string type, I in, I out, double p)
-      : Unary(std::move(type)), dense(child<Linear>("dense", in, out)), dropout(child<Dropout>("dropout", p)) {}
-
- protected:
-  X forward(X hidden_states) override {
-    hidden_states = dense(hidden_states);
-    hidden_states = dropout(hidden_states);
-    return hidden_states;
-  }
-
- private:
-  Linear& dense;
-  Dropout& dropout;
-};
-
 class OlderAttention final : public Base {
  public:
   OlderAttention(const SwinConfig& c, I width, I heads, I window) : Base(c.prefix + "Attention") {

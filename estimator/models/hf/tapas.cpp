@@ -123,56 +123,11 @@ class TapasSelfAttention final : public Mixer {
   Dropout* dropout;
 };
 
-class TapasAttention final : public Mixer {
- public:
-  explicit TapasAttention(const EncoderConfig& c) : Mixer("TapasAttention") {
-    self_ = register_module("self", std::make_shared<TapasSelfAttention>(c));
-    output_ = register_module("output", make_residual_output("TapasSelfOutput", c, c.hidden));
-  }
-
- protected:
-  Pair forward(X hidden_states, const LayerCall& call) override {
-    X self_output = (*self_)(hidden_states, call).first;
-    X attention_output = (*output_)(self_output, hidden_states);
-    return leave(Pair(attention_output, {}), self_output);
-  }
-
- private:
-  MixerPtr self_;
-  JointPtr output_;
-};
-
-class TapasLayer final : public DecoderLayer {
- public:
-  explicit TapasLayer(const EncoderConfig& c) : DecoderLayer("TapasLayer", c.options) {
-    attention_ = register_module("attention", std::make_shared<TapasAttention>(c));
-    intermediate_ = register_module("intermediate", make_intermediate("TapasIntermediate", c));
-    output_ = register_module("output", make_residual_output("TapasOutput", c, c.intermediate));
-  }
-
- protected:
-  X forward(X hidden_states, const LayerCall& call) override {
-    X attention_output = (*attention_)(hidden_states, call).first;
-    X layer_output = feed_forward_chunk(attention_output);
-    return leave(layer_output, attention_output);
-  }
-
- private:
-  X feed_forward_chunk(const X& attention_output) {
-    X intermediate_output = (*intermediate_)(attention_output);
-    X layer_output = (*output_)(intermediate_output, attention_output);
-    return leave(layer_output, intermediate_output);
-  }
-
-  MixerPtr attention_;
-  UnaryPtr intermediate_;
-  JointPtr output_;
-};
-
 class TapasEncoder final : public Base {
  public:
   explicit TapasEncoder(const EncoderConfig& c)
-      : Base("TapasEncoder"), layers_(*this, "layer", c.layers, [&](I) { return std::make_shared<TapasLayer>(c); }) {}
+      : Base("TapasEncoder"),
+        layers_(*this, "layer", c.layers, [&](I) { return make_encoder_layer(c, std::make_shared<TapasSelfAttention>(c), "Tapas"); }) {}
   X operator()(X hidden_states, const X& attention_mask) {
     Entered scope(*this);
     for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {attention_mask, {}, {}});
@@ -180,7 +135,7 @@ class TapasEncoder final : public Base {
   }
 
  private:
-  Layers<TapasLayer> layers_;
+  Layers<DecoderLayer> layers_;
 };
 
 class TapasModel final : public EncoderBody {

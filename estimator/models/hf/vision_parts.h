@@ -18,6 +18,24 @@ class DropPath final : public Unary {
   double drop_prob_;
 };
 
+/// A SelfOutput or Output of these families: dropout(dense(x)).
+class DenseDropout final : public Unary {
+ public:
+  DenseDropout(std::string type, I in, I out, double p)
+      : Unary(std::move(type)), dense(child<Linear>("dense", in, out)), dropout(child<Dropout>("dropout", p)) {}
+
+ protected:
+  X forward(X hidden_states) override {
+    hidden_states = dense(hidden_states);
+    hidden_states = dropout(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  Linear& dense;
+  Dropout& dropout;
+};
+
 /// A network on pixel_values [batch, channels, image, image] with one label an image.
 class ImageNetwork : public Network {
  public:
