@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "device/device.h"
+#include "models/diffusers/model.h"
 #include "models/hf/family.h"
 #include "nn/layer.h"
 #include "ops/op.h"
@@ -27,7 +28,7 @@ void list_gpus() {
     fmt::print("{:<16} {:<30} {:>10} {:>4} {:>6} {:>10}  {}\n", d.name, d.product, human(d.total_memory), d.multiprocessors,
                fmt::format("{}.{}", d.major, d.minor), human(d.context), d.source);
 }
-/// What SPEC may name: shipped specs, and the model types of Hugging Face configs with their tasks.
+/// What SPEC may name: shipped specs, the model types of Hugging Face configs with their tasks, the classes of diffusers.
 void list_models() {
   for (auto& name : spec::shipped_specs()) fmt::print("{:<24} shipped spec\n", name);
   for (auto& name : hf::all_model_types()) {
@@ -35,6 +36,10 @@ void list_models() {
     for (auto& c : hf::find_family(name)->classes) tasks.emplace_back(hf::name_of(c.task));
     fmt::print("{:<24} config.json of Hugging Face: {}\n", name, join(tasks, ", "));
   }
+  std::vector<std::string> classes;
+  for (auto* c : diffusers::all_classes()) classes.emplace_back(c->name);
+  std::sort(classes.begin(), classes.end());
+  for (auto& name : classes) fmt::print("{:<24} config.json of diffusers\n", name);
 }
 void list_optimizers() {
   for (auto* record : optim::all_optimizers()) fmt::print("{}\n    state: {}\n", record->signature(), record->state);

@@ -9,6 +9,8 @@
 #include "fake/runtime.h"
 #include "models/hf/family.h"
 #include "models/hf/generate.h"
+#include "spec/config_values.h"
+#include "spec/diffusers_config.h"
 #include "spec/hf_quantization.h"
 #include "spec/json.h"
 #include "spec/reader.h"
@@ -24,28 +26,6 @@ struct ClassDefaults {
 constexpr ClassDefaults kDefaults[] = {
 #include "spec/hf_defaults.inc"
 };
-
-ConfigValue setting_of(const Json& json) {
-  ConfigValue s;
-  if (json.is_boolean())
-    s.value = json.get<bool>();
-  else if (json.is_number_integer())
-    s.value = json.get<std::int64_t>();
-  else if (json.is_number())
-    s.value = json.get<double>();
-  else if (json.is_string())
-    s.value = json.get<std::string>();
-  else if (json.is_array()) {
-    ConfigValue::List list;
-    for (auto& item : json) list.push_back(setting_of(item));
-    s.value = std::move(list);
-  } else if (json.is_object()) {
-    ConfigValue::Object object;
-    for (auto& [key, value] : json.items()) object.emplace_back(key, setting_of(value));
-    s.value = std::move(object);
-  }
-  return s;
-}
 
 const Json& defaults_of(const std::string& model_type) {
   static thread_local std::map<std::string, Json> parsed;
@@ -194,24 +174,24 @@ class HfConfig final : public Reader {
   HfConfig() : Reader("hf-config") {}
 
   bool recognises(const std::string& path, const std::string& head) const override {
-    if (fs::is_directory(path)) return fs::is_regular_file(fs::path(path) / "config.json");
+    if (fs::is_directory(path))
+      return fs::is_regular_file(fs::path(path) / "config.json") || fs::is_regular_file(fs::path(path) / "model_index.json");
     return looks_like_hf_config(path, head);
   }
 
   std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const override {
     const bool folder = fs::is_directory(path);
+    if (folder && !fs::is_regular_file(fs::path(path) / "config.json")) refuse_pipeline((fs::path(path) / "model_index.json").string());
     const std::string file_path = folder ? (fs::path(path) / "config.json").string() : path;
     const Json file = parse_json(read_file(file_path, 64 * kMiB));
     const Node top(file);
     if (!file.is_object()) throw top.error("a config.json is an object, found " + top.found());
+    if (is_diffusers_config(file)) return read_diffusers_config(file, file_path, options);
     std::string model_type;
     Runtime& rt = runtime();
     if (top.has("model_type")) {
       model_type = top.at("model_type").text();
     } else {
-      if (top.has("_class_name"))
-        throw Error("this is a configuration of diffusers ('" + top.at("_class_name").text().substr(0, 60) +
-                    "'), which memest does not read yet");
       model_type = inferred_model_type(top);
       if (model_type.empty())
         throw top.error("this field is missing, and nothing in the file says which model it is").within("/model_type");
@@ -294,19 +274,6 @@ class HfConfig final : public Reader {
       } else if (auto seq = model.symbols->find("seq"); !given && seq != model.symbols->end()) {
         model.symbols->insert_or_assign(symbol, seq->second);
       }
-    }
-  }
-  static void override_inputs(nn::Model& model, const ReadOptions& options) {
-    for (auto& given : options.inputs) {
-      auto it = std::find_if(model.inputs.begin(), model.inputs.end(), [&](auto& i) { return i.name == given.name; });
-      if (it == model.inputs.end()) {
-        std::vector<std::string> names;
-        for (auto& i : model.inputs) names.push_back(i.name);
-        throw Error(fmt::format("--input: the model has no input '{}'", given.name.substr(0, 60)), "it has " + join(names, ", "));
-      }
-      it->shape.clear();
-      for (auto& part : given.shape) it->shape.emplace_back(part);
-      if (given.dtype) it->dtype = *given.dtype;
     }
   }
 };
