@@ -7,6 +7,8 @@
 namespace memest::hf {
 namespace {
 
+X softplus(X x) { return aten("softplus", {Tensor(std::move(x))}); }
+
 class RMSNormGated final : public Module<RMSNormGated> {
  public:
   RMSNormGated(const std::string& type, I width) : Module(type) { new_parameter("weight", {width}); }
@@ -40,19 +42,19 @@ class GatedDeltaNet final : public Mixer {
                                                        std::to_string(num_k_heads_) + " key heads");
     const I conv_dim = 2 * key_dim_ + value_dim_;
     conv1d = &child<Conv1d>("conv1d", conv_dim, conv_dim, kernel_, 1, kernel_ - 1, false, conv_dim);
+    if (joint_) {
+      in_proj_qkvz = &child<Linear>("in_proj_qkvz", c.hidden, 2 * key_dim_ + 2 * value_dim_, false);
+      in_proj_ba = &child<Linear>("in_proj_ba", c.hidden, 2 * num_v_heads_, false);
+    }
     new_parameter("dt_bias", {num_v_heads_});
     new_parameter("A_log", {num_v_heads_});
     norm = &child<RMSNormGated>("norm", form.prefix + "RMSNormGated", head_v_dim_);
     out_proj = &child<Linear>("out_proj", value_dim_, c.hidden, false);
-    if (joint_) {
-      in_proj_qkvz = &child<Linear>("in_proj_qkvz", c.hidden, 2 * key_dim_ + 2 * value_dim_, false);
-      in_proj_ba = &child<Linear>("in_proj_ba", c.hidden, 2 * num_v_heads_, false);
-    } else {
-      in_proj_qkv = &child<Linear>("in_proj_qkv", c.hidden, conv_dim, false);
-      in_proj_z = &child<Linear>("in_proj_z", c.hidden, value_dim_, false);
-      in_proj_b = &child<Linear>("in_proj_b", c.hidden, num_v_heads_, false);
-      in_proj_a = &child<Linear>("in_proj_a", c.hidden, num_v_heads_, false);
-    }
+    if (joint_) return;
+    in_proj_qkv = &child<Linear>("in_proj_qkv", c.hidden, conv_dim, false);
+    in_proj_z = &child<Linear>("in_proj_z", c.hidden, value_dim_, false);
+    in_proj_b = &child<Linear>("in_proj_b", c.hidden, num_v_heads_, false);
+    in_proj_a = &child<Linear>("in_proj_a", c.hidden, num_v_heads_, false);
   }
 
  protected:
@@ -77,7 +79,7 @@ class GatedDeltaNet final : public Mixer {
     parts.clear();
     X beta = p.b.sigmoid();
     X g = X(parameter(kALog)).to_float().exp().neg();
-    g = std::move(g).mul(aten("softplus", {Tensor(p.a.to_float().add(X(parameter(kDtBias))))}));
+    g = std::move(g).mul(softplus(p.a.to_float().add(X(parameter(kDtBias)))));
     DeltaRule rule{p.query, p.key, p.value, g, beta, recurrent_state, call.cache != nullptr};
     auto [core_attn_out, last_recurrent_state] =
         recurrent_state && seq_len == 1 ? torch_recurrent_gated_delta_rule(rule) : torch_chunk_gated_delta_rule(rule);

@@ -46,7 +46,7 @@ Pair chunk_kimi_delta_attention(const DeltaRule& call) {
   X mask = upper_triangle(kChunk, 0);
   X strict_mask = upper_triangle(kChunk, 1);
   X decay_mask = g.unsqueeze(-2).sub(g.unsqueeze(-3));
-  decay_mask = aten("masked_fill", {Tensor(std::move(decay_mask)), Tensor(strict_mask.unsqueeze(-1)), -1e30}).exp().to_float();
+  decay_mask = masked_fill(std::move(decay_mask), strict_mask.unsqueeze(-1)).exp().to_float();
   X attn = masked_fill(k_beta.unsqueeze(-2).mul(key.unsqueeze(-3)).mul(decay_mask).sum(-1), mask).neg();
   X row, sub;
   for (I i = 1; i < kChunk; ++i) {

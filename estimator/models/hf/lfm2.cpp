@@ -285,9 +285,12 @@ class Lfm3Model final : public DecoderBody {
     if (has("full_attention")) full = (*rotary_emb)(hidden_states, position_ids, "full_attention");
     if (has("sliding_attention")) sliding = (*rotary_emb)(hidden_states, position_ids, "sliding_attention");
     for (I i = 0; i < c_->layers; ++i) {
-      const bool slides = c_->sliding(i);
-      hidden_states = (*layers_[std::size_t(i)])(hidden_states,
-                                                 {slides ? sliding_mask : full_mask, slides ? sliding : full, position_ids, cache.get()});
+      LayerCall call{{}, {}, position_ids, cache.get()};
+      if (c_->sliding(i))
+        call.mask = sliding_mask, call.position_embeddings = sliding;
+      else if (c_->layer_types[std::size_t(i)] == "full_attention")
+        call.mask = full_mask, call.position_embeddings = full;
+      hidden_states = (*layers_[std::size_t(i)])(hidden_states, std::move(call));
     }
     hidden_states = (*embedding_norm_)(hidden_states);
     return {hidden_states, cache};

@@ -83,11 +83,11 @@ X causal_conv1d_update(X hidden_states, X conv_state, X weight, T bias, Activati
 }
 
 void set_item(X view, X value) {
-  // copy_to: leading dimensions of one fall away, and expand brings them back
-  int leading = 0;
-  while (leading < value.dim() && value.sizes()[leading] == 1) ++leading;
-  if (leading > 0) value = value.view(value.sizes().slice(leading, value.dim()));
-  if (!(value.sizes() == view.sizes())) value = value.expand(view.sizes());
+  if (!(value.sizes() == view.sizes())) {  // leading dimensions of one fall away, and expand brings them back
+    int leading = 0;
+    while (leading < value.dim() && value.sizes()[leading] == 1) ++leading;
+    value = value.view(value.sizes().slice(leading, value.dim())).expand(view.sizes());
+  }
   ops::copy_(view, value, false);
 }
 

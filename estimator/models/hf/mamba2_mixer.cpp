@@ -233,4 +233,39 @@ MixerPtr make_mamba2_mixer(const DecoderConfig& c, I layer, const Mamba2Form& fo
   return std::make_shared<Mamba2Mixer>(c, layer, form);
 }
 
+MixerPtr make_hybrid_mamba2_mixer(const DecoderConfig& c, I layer, std::string type) {
+  const Config& f = c.file;
+  Mamba2Form form;
+  form.type = std::move(type);
+  form.heads = f.size("mamba_n_heads");
+  form.intermediate = checked_mul(f.size("mamba_expand"), c.hidden);
+  form.head_dim = f.integer_if("mamba_d_head") ? f.size("mamba_d_head") : form.intermediate / form.heads;  // or "auto"
+  form.state = f.size("mamba_d_state");
+  form.groups = f.size("mamba_n_groups");
+  form.kernel = f.size("mamba_d_conv");
+  form.chunk_size = f.size("mamba_chunk_size");
+  form.bias = f.boolean_or("mamba_proj_bias", false);
+  form.conv_bias = f.boolean_or("mamba_conv_bias", true);
+  form.act = c.act;
+  return make_mamba2_mixer(c, layer, form);
+}
+
+Config with_mamba2_layers(Config config, const std::function<bool(I)>& attends) {
+  std::vector<std::string> given;
+  if (config.has("layer_types")) given = config.texts("layer_types");
+  ConfigValue::List types;
+  for (I i = 0; i < layer_count(config); ++i) {
+    bool attention = attends(i);
+    if (i < I(given.size())) {
+      const std::string& type = given[std::size_t(i)];
+      attention = type == "attention" || type == "full_attention";
+      if (!attention && type != "mamba" && type != "linear_attention")
+        throw config.error("layer_types", "the types are full_attention and linear_attention, found '" + type.substr(0, 60) + "'");
+    }
+    types.push_back(ConfigValue{std::string(attention ? "full_attention" : "linear_attention")});
+  }
+  config.set("layer_types", ConfigValue{std::move(types)});
+  return config;
+}
+
 }  // namespace memest::hf

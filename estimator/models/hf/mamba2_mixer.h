@@ -23,5 +23,9 @@ struct Mamba2Form {
   std::string act = "silu";
 };
 MixerPtr make_mamba2_mixer(const DecoderConfig& c, I layer, const Mamba2Form& form);
+/// The same from the fields mamba_n_heads, mamba_d_head, ... of the hybrids.
+MixerPtr make_hybrid_mamba2_mixer(const DecoderConfig& c, I layer, std::string type);
+/// Sets layer_types to what `attends(i)` says of each layer; those of the file come first, by their older names or the present ones.
+Config with_mamba2_layers(Config config, const std::function<bool(I)>& attends);
 
 }  // namespace memest::hf

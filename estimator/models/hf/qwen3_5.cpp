@@ -63,7 +63,11 @@ std::pair<X, CachePtr> Qwen3_5TextModel::of_embeddings(X inputs_embeds, X positi
   X causal_mask = create_causal_mask({c_->options, inputs_embeds, cache.get(), text_position_ids});
   X hidden_states = inputs_embeds;
   Pair position_embeddings = (*rotary_emb_)(hidden_states, position_ids);
-  for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {causal_mask, position_embeddings, text_position_ids, cache.get()});
+  for (I i = 0; i < c_->layers; ++i) {
+    const bool linear = c_->layer_types[std::size_t(i)] == "linear_attention";
+    hidden_states =
+        (*layers_[std::size_t(i)])(hidden_states, {linear ? X() : causal_mask, position_embeddings, text_position_ids, cache.get()});
+  }
   hidden_states = (*norm_)(hidden_states);
   return {hidden_states, cache};
 }
@@ -120,7 +124,6 @@ NetworkPtr qwen3_5_text(const Config& config, const Options& o) {
 const Family qwen3_5_text_family{{"qwen3_5_text"},
                                  {{Task::causal_lm, "Qwen3_5ForCausalLM", qwen3_5_text},
                                   {Task::seq_cls, "Qwen3_5TextForSequenceClassification", qwen3_5_text},
-                                  {Task::token_cls, "Qwen3_5ForTokenClassification", qwen3_5_text},
                                   {Task::base, "Qwen3_5TextModel", qwen3_5_text}}};
 const Family qwen3_5_family{{"qwen3_5"}, {{Task::causal_lm, "Qwen3_5ForCausalLM", qwen3_5_text}}};
 const Family qwen3_5_moe_text_family{

@@ -18,7 +18,7 @@ struct Gated {
 };
 
 I rounded_up(double x, I multiple_of) { return I(std::floor((x + double(multiple_of) - 1) / double(multiple_of)) * double(multiple_of)); }
-X maximum(const X& a, const X& b) { return aten("maximum", {Tensor(a), Tensor(b)}); }
+X maximum(X a, X b) { return aten("maximum", {Tensor(std::move(a)), Tensor(std::move(b))}); }
 X log_sigmoid(const X& x) { return aten("log_sigmoid", {Tensor(x)}); }
 X max_of_last(const X& x) { return aten_list("max", {Tensor(x), I{-1}, false})[0]; }
 X soft_cap(X values) {
@@ -147,8 +147,11 @@ std::pair<X, State> mlstm_recurrent_sequence_native(const Gated& x, const State&
   X vecH;
   for (I t = 0; t < x.query.size(2); ++t) {
     auto token = [t](const X& y) { return y.whole_slices(2).select(2, t); };
-    std::tie(vecH, state) = mlstm_recurrent_step_native(
-        {token(x.query), token(x.key), token(x.value), token(x.igate).unsqueeze(2), token(x.fgate).unsqueeze(2)}, state, dtype_state);
+    Gated at_t;
+    at_t.fgate = token(x.fgate).unsqueeze(2);
+    at_t.igate = token(x.igate).unsqueeze(2);
+    at_t.query = token(x.query), at_t.key = token(x.key), at_t.value = token(x.value);
+    std::tie(vecH, state) = mlstm_recurrent_step_native(at_t, state, dtype_state);
     vecH_list.push_back(vecH);
   }
   return {stack(vecH_list, -2), state};

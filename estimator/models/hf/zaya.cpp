@@ -8,6 +8,8 @@
 namespace memest::hf {
 namespace {
 
+/// number / x
+X over(X x) { return aten("reciprocal", {Tensor(x)}).mul(1.0); }
 X pad_left(const X& x, I count) { return aten("constant_pad_nd", {Tensor(x), list_of(Dims{count, 0}), I{0}}); }
 
 class ZayaCCAProjection final : public Base {
@@ -91,7 +93,7 @@ class ZayaQKNorm final : public Base {
   static X scaled(const X& states) {
     X norm = aten("linalg_vector_norm", {Tensor(states), 2.0, list_of(Dims{-1}), true});
     norm = aten("clamp_min", {Tensor(std::move(norm)), 1e-6});
-    return states.mul(aten("reciprocal", {Tensor(std::move(norm))}).mul(1.0));
+    return states.mul(over(std::move(norm)));
   }
 };
 
@@ -188,7 +190,7 @@ class ZayaRouter final : public Base {
     Entered scope(*this);
     X router_hidden_states = (*down_proj)(hidden_states);
     if (use_eda_ && router_states) router_hidden_states = router_hidden_states.add(router_states.mul(X(parameter(0))));
-    X router_hidden_states_next = router_hidden_states.clone();
+    X router_hidden_states_next = router_hidden_states.slice(1, -hidden_states.size(1), std::nullopt).clone();
     X router_logits = (*router_mlp)(router_hidden_states);
     X router_probs = router_logits.softmax(-1);
     X biased_router_probs = router_probs.detach().to_float().add(X(buffer(0)));
