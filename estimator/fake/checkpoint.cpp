@@ -73,6 +73,7 @@ struct Frame {
   AutocastModes autocast;
   ModuleId module = runtime().module;
   std::size_t packed = 0;   ///< tensors saved by the first run
+  std::vector<bool> held;   ///< which of them a node of the first run still holds: others are not kept when they are made again
   std::size_t arrived = 0;  ///< tensors saved by the recomputation so far
   bool recomputed = false;
   Tensors values;
@@ -80,7 +81,11 @@ struct Frame {
 };
 
 struct Holder final : Packed {
-  Holder(std::shared_ptr<Frame> f, std::size_t i) : frame(std::move(f)), index(i) {}
+  Holder(std::shared_ptr<Frame> f, std::size_t i) : frame(std::move(f)), index(i) { frame->held.push_back(true); }
+  ~Holder() override {
+    frame->held[index] = false;
+    if (index < frame->values.size()) frame->values[index].reset();
+  }
   Tensor unpack() override;
   std::shared_ptr<Frame> frame;
   std::size_t index;
@@ -95,7 +100,7 @@ struct RecomputeHooks final : SavedTensorHooks {
   explicit RecomputeHooks(Frame& f) : frame(f) {}
   std::unique_ptr<Packed> pack(T x) override {
     Tensor value = x.requires_grad() ? detached(x) : x;
-    if (frame.arrived < frame.values.size()) frame.values[frame.arrived] = value;
+    if (frame.arrived < frame.values.size() && frame.held[frame.arrived]) frame.values[frame.arrived] = value;
     if (++frame.arrived == frame.packed) throw StopRecomputation{};
     return std::make_unique<Kept>(value);
   }

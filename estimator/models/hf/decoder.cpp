@@ -376,9 +376,11 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
   if (rotary_emb_ && form_->rotary_by_layer_type && any_full) embeddings = (*rotary_emb_)(hidden_states, position_ids, "full_attention");
   for (I i = 0; i < c_->layers; ++i) {
     const bool slides = form_->masks == Masks::by_layer_type && c_->sliding(i);
+    const bool linear = i < I(c_->layer_types.size()) && c_->layer_types[std::size_t(i)] == "linear_attention";
+    const X& mask = slides ? sliding : full;
     hidden_states = (*layers_[std::size_t(i)])(
         hidden_states,
-        {slides ? sliding : full, slides && form_->rotary_by_layer_type ? sliding_embeddings : embeddings, position_ids, cache.get()});
+        {linear ? X() : mask, slides && form_->rotary_by_layer_type ? sliding_embeddings : embeddings, position_ids, cache.get()});
   }
   hidden_states = (*norm_)(hidden_states);
   return {leave(std::move(hidden_states), position_ids, inputs_embeds, full, sliding), cache};

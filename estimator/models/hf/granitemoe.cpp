@@ -1,4 +1,6 @@
 // models/granitemoe and minimax_m2.
+#include "models/hf/granitemoe.h"
+
 #include "models/hf/late_mlp.h"
 #include "models/hf/moe.h"
 #include "models/hf/rotate.h"
@@ -48,6 +50,14 @@ class GraniteBlock final : public Unary {
   std::shared_ptr<GraniteRouter> router_;
   std::shared_ptr<Experts> experts_;
 };
+}  // namespace
+
+UnaryPtr make_granite_block(const DecoderConfig& c, const std::string& prefix) {
+  return std::make_shared<GraniteBlock>(c, prefix, MoeSizes(c, kFields));
+}
+
+namespace {
+
 NetworkPtr granitemoe(const Config& config, const Options& o) {
   DecoderForm f;
   f.prefix = "GraniteMoe";
@@ -60,7 +70,7 @@ NetworkPtr granitemoe(const Config& config, const Options& o) {
     form.mlp = "block_sparse_moe";
     const bool b = c.attention_bias;
     return make_layer_with_late_mlp(c, form, make_attention(c, i, "GraniteMoeAttention", {b, b, b, b}),
-                                    std::make_shared<GraniteBlock>(c, "GraniteMoe", MoeSizes(c, kFields)));
+                                    make_granite_block(c, "GraniteMoe"));
   };
   f.rotary = [](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>("GraniteMoeRotaryEmbedding", c.file, c.head_dim); };
   f.after_embedding = [](X x, const DecoderConfig&) { return x.mul(1.0); };
