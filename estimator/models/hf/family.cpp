@@ -19,6 +19,8 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::pretraining, "pretraining"},
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
+                                                   {Task::zero_shot_image_cls, "zero-shot-image-cls"},
+                                                   {Task::image_text_to_text, "image-text-to-text"},
                                                    {Task::audio_cls, "audio-cls"},
                                                    {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
