@@ -35,7 +35,10 @@ class CLIPTextModel final : public Base {
   X at_end(const X& last_hidden_state, const X& input_ids) const {
     X rows = arange(last_hidden_state.size(0));
     X ids = input_ids.to(DType::int32);
-    if (first_eos_) ids = aten("eq", {Tensor(std::move(ids)), I{0}}).to(DType::int32);
+    if (first_eos_) {
+      X equal = aten("eq", {Tensor(std::move(ids)), I{0}});
+      ids = std::move(equal).to(DType::int32);
+    }
     X ends = aten("argmax", {Tensor(std::move(ids)), I{-1}});
     return aten("index", {Tensor(last_hidden_state), make_list({Tensor(rows), Tensor(ends)})});
   }

@@ -155,7 +155,8 @@ class PositionEmbedding final : public Base {
   }
   X operator()(X hidden_states, X aspect_ratio_ids) {
     Entered scope(*this);
-    X gated_position_embedding = aten("rsub", {Tensor(X(parameter(0)).tanh()), I{1}}).mul(X(parameter(1)));
+    X gated_position_embedding = aten("rsub", {Tensor(X(parameter(0)).tanh()), I{1}});
+    gated_position_embedding = std::move(gated_position_embedding).mul(X(parameter(1)));
     hidden_states = hidden_states.add(gated_position_embedding.view({1, 1, patches_, hidden_}));
     X tile_position_embedding = (*tile_embedding)(aspect_ratio_ids);
     tile_position_embedding = tile_position_embedding.reshape({hidden_states.size(0), tiles_, patches_, hidden_});
@@ -462,7 +463,8 @@ class MllamaModel final : public ImageTextModel {
     cross_attention_mask = aten("repeat_interleave", {Tensor(cross_attention_mask), v_.patches(), I{3}});
     cross_attention_mask = cross_attention_mask.view({batch_size, text_total_length, -1});
     cross_attention_mask = cross_attention_mask.unsqueeze(1);
-    X inverted_cross_attn_mask = aten("rsub", {Tensor(cross_attention_mask), 1.0}).to(dtype);
+    X inverted_cross_attn_mask = aten("rsub", {Tensor(cross_attention_mask), 1.0});
+    inverted_cross_attn_mask = std::move(inverted_cross_attn_mask).to(dtype);
     cross_attention_mask =
         aten("masked_fill", {Tensor(inverted_cross_attn_mask), Tensor(inverted_cross_attn_mask.to(DType::boolean)), -3e38});
     X some = aten("any", {Tensor(aten("ne", {Tensor(cross_attention_mask), -3e38})), I{-1}, false});

@@ -127,7 +127,8 @@ class SiglipModel final : public ContrastiveNetwork {
   static X normalized(const X& embeds) { return embeds.div(aten("linalg_vector_norm", {Tensor(embeds), 2.0, list_of(Dims{-1}), true})); }
   static X sigmoid_loss(const X& logits_per_text) {
     X eye = aten("eye", {logits_per_text.size(0)}, {{"dtype", DType::float32}});
-    X m1_diag1 = aten("ones_like", {Tensor(logits_per_text)}).neg().add(eye.mul(2.0));
+    X m1_diag1 = aten("ones_like", {Tensor(logits_per_text)}).neg();
+    m1_diag1 = std::move(m1_diag1).add(eye.mul(2.0));
     X loglik = aten("log_sigmoid", {Tensor(m1_diag1.mul(logits_per_text))});
     X nll = loglik.sum(-1).neg();
     X loss = aten("mean", {Tensor(nll)});
