@@ -7,7 +7,7 @@ namespace {
 
 const ClipEncoder::Form kEncoder{.prefix = "Siglip", .norms_first = true};
 
-class SiglipTextModel final : public Base {
+class SiglipTextModel final : public Base, public nn::EmbeddedModel {
  public:
   explicit SiglipTextModel(const ClipConfig& c)
       : Base("SiglipTextModel"),
@@ -15,6 +15,7 @@ class SiglipTextModel final : public Base {
         encoder(child<ClipEncoder>("encoder", c, kEncoder)),
         final_layer_norm(child<LayerNorm>("final_layer_norm", c.hidden)),
         head(child<Linear>("head", c.hidden, c.file.size_or("projection_size", c.hidden))) {}
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.token_embedding"); }
   ClipTextOutput operator()(X input_ids) {
     Entered scope(*this);
     input_ids = input_ids.view({-1, input_ids.size(-1)});
