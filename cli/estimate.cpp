@@ -29,7 +29,7 @@ struct EstimateOptions {
   std::vector<std::string> input, set, env;
   std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
   int steps = 3, grad_accum = 1;
-  std::int64_t new_tokens = 0, classes = 0;
+  std::int64_t new_tokens = 0, classes = 0, images = 0;
   bool input_grad = false, strict = false, alloc_what_if = false;
   TrainingOptions training;
   // display
@@ -86,6 +86,10 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
     r.read.sizes.emplace_back("image", height);
     r.read.sizes.emplace_back("height", height);
     r.read.sizes.emplace_back("width", width);
+  }
+  if (app.count("--images") > 0) {
+    if (o.images < 0 || o.images > 10'000) throw Error(fmt::format("--images: {} is not between 0 and 10,000", o.images));
+    r.read.sizes.emplace_back("images", o.images);
   }
   if (app.count("--classes") > 0) r.read.sizes.emplace_back("classes", positive("--classes", std::to_string(o.classes)));
   for (auto& text : o.set) {
@@ -195,14 +199,19 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
       ->group(model);
   sub->add_option("--image", o.image, "Height and width of the image, N or HxW: the sizes \"image\", \"height\" and \"width\"")
       ->group(model);
+  sub->add_option(
+         "--images", o.images,
+         "Images of a sample, of a model of images and text; --seq counts their tokens. One with --task image-text-to-text, none with "
+         "causal-lm, by default")
+      ->group(model);
   sub->add_option("--input", o.input, "Another shape or type of an input: NAME=SHAPE[:DTYPE], as x=8x3x224x224:float32")
       ->group(model)
       ->allow_extra_args(false);
   sub->add_option("--method", o.method, "Of a TorchScript file: the method to run, forward by default")->group(model);
-  sub->add_option(
-         "--task", o.task,
-         "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
-         "seq2seq, image-cls, semantic-seg, masked-image, audio-cls, ctc, text-encoding, base; the class that the file names by default")
+  sub->add_option("--task", o.task,
+                  "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
+                  "seq2seq, image-cls, semantic-seg, masked-image, zero-shot-image-cls, image-text-to-text, audio-cls, ctc, text-encoding, "
+                  "base; the class that the file names by default")
       ->group(model);
   sub->add_option("--attn", o.attention,
                   "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "

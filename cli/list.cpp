@@ -33,7 +33,8 @@ void list_models() {
   for (auto& name : spec::shipped_specs()) fmt::print("{:<24} shipped spec\n", name);
   for (auto& name : hf::all_model_types()) {
     std::vector<std::string> tasks;
-    for (auto& c : hf::find_family(name)->classes) tasks.emplace_back(hf::name_of(c.task));
+    for (auto& c : hf::find_family(name)->classes)
+      if (std::string task(hf::name_of(c.task)); std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
     fmt::print("{:<24} config.json of Hugging Face: {}\n", name, join(tasks, ", "));
   }
   std::vector<std::string> classes;

@@ -31,6 +31,8 @@ void note_selection(const char* op, const char* assumption) {
 Tensor nonzero_kernel(T self) {
   const I n = self.numel();
   const bool real = runtime().settings.kernel_scratch();
+  std::optional<Scratch> self_;  // self.contiguous()
+  if (n > 0 && !is_contiguous(self)) self_.emplace(checked_mul(n, item_size(self.dtype())));
   Tensor count;
   if (real && n > 0) {
     CategoryScope workspace(Category::workspace);
@@ -517,18 +519,21 @@ const Op where_op{{"aten::where(Tensor condition) -> Tensor[]", Autocast::none, 
 const Op argwhere_op{{"aten::argwhere(Tensor self) -> Tensor", Autocast::none, "", "native/TensorAdvancedIndexing.cpp argwhere"},
                      +[](T self) { return nonzero_op(self); }};
 
-/// masked_scatter on the device: positions of the mask's elements by a prefix sum.
-void masked_scatter_scratch(I elements) {
+/// masked_scatter on the device: positions of the mask's elements by a prefix sum over the whole mask, which is copied where it is expanded.
+void masked_scatter_scratch(I elements, bool expanded_mask) {
   Scratch prefix_sum(checked_mul(8, elements));
+  std::optional<Scratch> mask;
+  if (expanded_mask) mask.emplace(elements);
   Scratch scan(cub_scan(elements, 8));
 }
+bool is_expanded(T mask, const Dims& sizes) { return !(mask.sizes() == sizes) || !is_contiguous(mask); }
 Tensor masked_select(T self, T mask) {
   if (mask.dtype() != DType::boolean) throw Error("masked_select: expected BoolTensor for mask, found " + describe(mask));
   note_selection("aten::masked_select", "the mask is true everywhere");
   const Dims sizes = broadcast(self.sizes(), mask.sizes());
-  auto fn = node("MaskedSelectBackward0", {self}, {mask, self}, [sizes](Backward& w, T, T x) {  // masked_select_backward
+  auto fn = node("MaskedSelectBackward0", {self}, {mask, self}, [sizes](Backward& w, T m, T x) {  // masked_select_backward
     w.out[0] = ops::zeros(sizes, x.dtype());
-    masked_scatter_scratch(sizes.numel());
+    masked_scatter_scratch(sizes.numel(), is_expanded(m, sizes));
   });
   Tensor y;
   {
@@ -548,6 +553,7 @@ void masked_scatter_formula(Backward& w, T mask) {
   if (w.needs(0)) w.out[0] = ops::binary("aten::masked_fill", w.grad[0], mask, w.grad[0].dtype());
   if (w.needs(1)) {
     const I wanted = w.sizes(1).numel();
+    const ops::AssumedSelection whole_source(wanted);  // the mask has at most as many elements, and is taken to have so many
     Tensor picked = masked_select_op(w.grad[0], mask);
     if (picked.numel() < wanted) {
       Tensor rest = ops::zeros({wanted - picked.numel()}, picked.dtype());
@@ -562,7 +568,7 @@ Tensor masked_scatter(T self, T mask, T source) {
   auto fn = node("MaskedScatterBackward0", {self, source}, {mask}, [](Backward& w, T m) { masked_scatter_formula(w, m); });
   const Dims sizes = broadcast(self.sizes(), mask.sizes());
   Tensor y = empty(sizes, self.dtype());
-  masked_scatter_scratch(sizes.numel());
+  masked_scatter_scratch(sizes.numel(), is_expanded(mask, sizes));
   fn.outputs({y});
   return y;
 }
@@ -570,7 +576,7 @@ Tensor masked_scatter_(T self, T mask, T source) {
   if (!(broadcast(self.sizes(), mask.sizes()) == self.sizes()))
     throw Error("masked_scatter_: the mask " + describe(mask) + " does not broadcast to " + describe(self));
   auto fn = node("MaskedScatterBackward0", {self, source}, {mask}, [](Backward& w, T m) { masked_scatter_formula(w, m); });
-  masked_scatter_scratch(self.numel());
+  masked_scatter_scratch(self.numel(), is_expanded(mask, self.sizes()));
   fn.in_place(self);
   return self;
 }

@@ -38,6 +38,12 @@ const Json& defaults_of(const std::string& model_type) {
 
 Json member(const Json& object, const char* key) { return object.contains(key) ? object[key] : Json::object(); }
 
+/// CLIPConfig.__post_init__: text_config_dict and vision_config_dict, with the defaults of their classes, go before the sections.
+std::string section_name(const Json& file, const std::string& model_type, const std::string& key) {
+  const std::string older = key + "_dict";
+  return model_type == "clip" && file.contains(older) && file[older].is_object() ? older : key;
+}
+
 /// A configuration as its class has it: aliases resolved (a field of the class's own name first, as its constructor takes them), sections
 /// with the defaults of their classes.
 Config config_of(const Json& file, const std::string& model_type, const std::string& pointer, const Json& init = Json::object()) {
@@ -53,23 +59,31 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
     if (names.contains(key)) given[names[key]] = value;
   Config config(model_type, setting_of(given), setting_of(defaults), names, pointer);
   for (auto& [key, spec] : sections.items()) {
-    const bool there = given.contains(key) && given[key].is_object();
+    const std::string name = section_name(given, model_type, key);
+    const bool there = given.contains(name) && given[name].is_object();
     if (!there && spec.value("optional", false)) continue;
-    const Json own = there ? given[key] : Json::object();
+    const Json own = there ? given[name] : Json::object();
     std::string type = spec["model_type"].get<std::string>();
     if (own.contains("model_type") && own["model_type"].is_string() && !defaults_of(own["model_type"].get<std::string>()).empty())
       type = own["model_type"].get<std::string>();
-    config.set_section(key, config_of(own, type, pointer + "/" + key, there ? Json::object() : member(spec, "fields")));
+    config.set_section(key, config_of(own, type, pointer + "/" + name, there ? Json::object() : member(spec, "fields")));
   }
   return config;
+}
+
+/// The first of the file's architectures; empty where it names none.
+std::string named_class(const Json& file) {
+  if (!file.contains("architectures") || !file["architectures"].is_array() || file["architectures"].empty() ||
+      !file["architectures"][0].is_string())
+    return {};
+  return file["architectures"][0].get<std::string>();
 }
 
 /// Files of before 2020 have no model_type (formats: the class's name, else tell-tale fields).
 std::string inferred_model_type(const Node& top) {
   const Json& j = top.json();
   auto has = [&](const char* key) { return j.contains(key); };
-  if (has("architectures") && j["architectures"].is_array() && !j["architectures"].empty() && j["architectures"][0].is_string()) {
-    const std::string name = j["architectures"][0].get<std::string>();
+  if (const std::string name = named_class(j); !name.empty()) {
     for (auto* family : hf::all_families())
       for (auto& c : family->classes)
         if (name == c.class_name) return family->model_types[0];
@@ -89,34 +103,54 @@ std::string inferred_model_type(const Node& top) {
   return "";
 }
 
-hf::Task task_for(const ReadOptions& options, const hf::Family& family, const Json& file) {
+/// Where the file names a class of one of its sections' types (Gemma3ForCausalLM in a file of gemma3), that class reads the section, or the
+/// file itself where it has none (PreTrainedConfig.from_dict with base_config_key).
+struct Part {
+  std::string model_type, section;
+};
+std::optional<Part> named_part(const Json& file, const std::string& model_type, const hf::Family& family) {
+  const std::string name = named_class(file);
+  for (auto& c : family.classes)
+    if (name == c.class_name) return {};
+  const Json sections = member(defaults_of(model_type), "sections");
+  for (auto& [key, spec] : sections.items()) {
+    const std::string type = spec["model_type"].get<std::string>();
+    const hf::Family* part = hf::find_family(type);
+    if (!part) continue;
+    for (auto& c : part->classes)
+      if (name == c.class_name) return Part{type, file.contains(key) && file[key].is_object() ? key : ""};
+  }
+  return {};
+}
+
+const hf::TaskClass& class_for(const ReadOptions& options, const hf::Family& family, const Json& file) {
+  auto of_task = [&](hf::Task task) {
+    return std::find_if(family.classes.begin(), family.classes.end(), [&](auto& c) { return c.task == task; });
+  };
   if (!options.task.empty()) {
     std::vector<std::string> names;
     for (auto& c : family.classes) names.emplace_back(hf::name_of(c.task));
     auto task = hf::task_from(options.task);
-    const bool built = task && std::any_of(family.classes.begin(), family.classes.end(), [&](auto& c) { return c.task == *task; });
-    if (!built)
+    if (!task || of_task(*task) == family.classes.end())
       throw Error(fmt::format("--task: '{}' is none that memest builds for {}", options.task.substr(0, 60), family.model_types[0]),
                   "it builds " + join(names, ", "));
-    return *task;
+    return *of_task(*task);
   }
-  if (file.contains("architectures") && file["architectures"].is_array() && !file["architectures"].empty() &&
-      file["architectures"][0].is_string()) {
-    const std::string name = file["architectures"][0].get<std::string>();
+  if (const std::string name = named_class(file); !name.empty()) {
     for (auto& c : family.classes)
-      if (name == c.class_name) return c.task;
+      if (name == c.class_name) return c;
     // A class of somebody's own code ("DFlashDraftModel") tells nothing by its ending: Auto takes the family's first.
     const hf::Task task = hf::task_of_class(name).value_or(hf::Task::base);
-    const auto built = std::find_if(family.classes.begin(), family.classes.end(), [&](auto& c) { return c.task == task; });
+    const auto built = of_task(task);
     const auto& taken = task == hf::Task::base || built == family.classes.end() ? family.classes[0] : *built;
     runtime().diagnostics.add(
         {Diagnostic::Severity::warning, "other-class",
          fmt::format("the file names {}, which memest does not build: taken as {}, whose head may have other parameters",
                      name.substr(0, 80), taken.class_name),
          "/architectures/0", "choose the head with --task"});
-    return taken.task;
+    return taken;
   }
-  return family.classes[0].task;
+  return family.classes[0];
 }
 
 /// The network as the run calls it.
@@ -136,11 +170,14 @@ class HfModel final : public nn::Model {
     hf::Batch b;
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::string& role = inputs[i].name;
-      hf::X& argument = role == "decoder_input_ids"                     ? b.decoder_input
+      hf::X& argument = i == 0                                          ? b.input
+                        : role == "decoder_input_ids"                   ? b.decoder_input
                         : role == "end_positions"                       ? b.end_positions
                         : role == "next_sentence_label"                 ? b.next_sentence_label
                         : role == "labels" || role == "start_positions" ? b.labels
-                                                                        : b.input;
+                        : role == "pixel_values"                        ? b.pixel_values
+                        : role == "token_type_ids"                      ? b.token_type_ids
+                                                                        : b.others.emplace_back(role, hf::X()).second;
       argument = batch[i];
     }
     nn::Outcome outcome = network_->run(std::move(b));
@@ -206,19 +243,31 @@ class HfConfig final : public Reader {
           .within("/model_type");
     }
 
-    Config config = config_of(file, model_type, "");
+    std::string section;
+    if (auto part = named_part(file, model_type, *family); part && options.task.empty()) {
+      model_type = part->model_type;
+      section = part->section;
+      family = hf::find_family(model_type);
+    }
+    Config config = section.empty() ? config_of(file, model_type, "") : config_of(file[section], model_type, "/" + section);
     for (auto& [symbol, value] : options.sizes)
       if (symbol == "classes") {
         config.set("num_labels", {value});
         config.set("id2label", {});
       }
     hf::Options o;
-    o.task = task_for(options, *family, file);
+    const hf::TaskClass& made = class_for(options, *family, file);
+    o.task = made.task;
+    o.class_name = made.class_name;
+    o.images = o.task == hf::Task::image_text_to_text || o.task == hf::Task::zero_shot_image_cls;
+    for (auto& [symbol, value] : options.sizes)
+      if (symbol == "images") o.images = value;
     o.attention = options.attention == "eager"   ? hf::Attention::eager
                   : options.attention == "flash" ? hf::Attention::flash
                                                  : hf::Attention::sdpa;
     if (!options.experts.empty()) o.experts = options.experts;
-    o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", true));
+    const Config text = config.section_if("text_config").value_or(config);
+    o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", text.boolean_or("use_cache", true)));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
     if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
     o.logits_to_keep = options.logits_to_keep;
@@ -226,8 +275,7 @@ class HfConfig final : public Reader {
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
-    auto made = std::find_if(family->classes.begin(), family->classes.end(), [&](auto& c) { return c.task == o.task; });
-    hf::NetworkPtr network = made->make(config, o);
+    hf::NetworkPtr network = made.make(config, o);
     auto model = std::make_unique<HfModel>(network, config, o);
     model->kind = name;
     model->quantization = read_quantization(config);
@@ -243,7 +291,7 @@ class HfConfig final : public Reader {
       mask.name = "attention_mask";
       model->inputs.push_back(mask);
     }
-    bind_lengths(*model, options, made->class_name);
+    bind_lengths(*model, options, made.class_name);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;
   }

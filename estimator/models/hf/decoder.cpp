@@ -347,35 +347,45 @@ DecoderModel::DecoderModel(std::shared_ptr<const DecoderConfig> config, std::sha
   if (!form_->rotary_before_norm && form_->rotary) rotary_emb_ = register_module("rotary_emb", form_->rotary(*c_));
 }
 
-std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
+bool DecoderModel::has_layers(bool sliding) const {
+  for (I i = 0; i < c_->layers; ++i)
+    if (c_->sliding(i) == sliding) return true;
+  return false;
+}
+
+DecoderMasks DecoderModel::make_masks(const X& inputs_embeds, const Cache* cache, const X& position_ids) const {
   using Masks = DecoderForm::Masks;
-  const Options& o = c_->options;
-  X inputs_embeds = (*embed_tokens_)(input_ids);
+  const MaskArguments arguments{c_->options, inputs_embeds, cache, position_ids};
+  DecoderMasks made;
+  if (form_->masks == Masks::sliding_if_set && c_->sliding_window) {
+    made.full = create_sliding_window_causal_mask(arguments, *c_->sliding_window);
+  } else if (form_->masks != Masks::by_layer_type) {
+    made.full = create_causal_mask(arguments);
+  } else {
+    if (!form_->only_used_masks || has_layers(false)) made.full = create_causal_mask(arguments);
+    if (form_->both_masks || has_layers(true))
+      made.sliding = create_sliding_window_causal_mask(arguments, c_->file.integer("sliding_window"));
+  }
+  return made;
+}
+
+std::pair<X, CachePtr> DecoderModel::forward(X input) {
+  X inputs_embeds = is_floating(input.dtype()) ? input : (*embed_tokens_)(input);
   if (form_->after_embedding) inputs_embeds = form_->after_embedding(inputs_embeds, *c_);
   CachePtr cache = new_cache(*c_, training);
   X position_ids = default_position_ids(inputs_embeds);
-  MaskArguments arguments{o, inputs_embeds, cache.get(), position_ids};
-  X full, sliding;
-  bool any_full = false, any_sliding = false;
-  for (I i = 0; i < c_->layers; ++i) (c_->sliding(i) ? any_sliding : any_full) = true;
-  if (form_->masks == Masks::sliding_if_set && c_->sliding_window) {
-    full = create_sliding_window_causal_mask(arguments, *c_->sliding_window);
-  } else if (form_->masks != Masks::by_layer_type) {
-    full = create_causal_mask(arguments);
-  } else {
-    if (!form_->only_used_masks || any_full) full = create_causal_mask(arguments);
-    if (form_->both_masks || any_sliding) sliding = create_sliding_window_causal_mask(arguments, c_->file.integer("sliding_window"));
-  }
-  arguments.position_ids.reset();
+  const bool prepared = masks() && (masks()->mapping || masks()->full);
+  auto [full, sliding, mapping] = prepared ? *masks() : make_masks(inputs_embeds, cache.get(), position_ids);
   X hidden_states = inputs_embeds;
   if (form_->first_hidden) hidden_states = form_->first_hidden(hidden_states, *c_, training);
   Pair embeddings, sliding_embeddings;
   if (rotary_emb_ && !form_->rotary_by_layer_type) embeddings = (*rotary_emb_)(hidden_states, position_ids);
-  if (rotary_emb_ && form_->rotary_by_layer_type && any_sliding)
+  if (rotary_emb_ && form_->rotary_by_layer_type && has_layers(true))
     sliding_embeddings = (*rotary_emb_)(hidden_states, position_ids, "sliding_attention");
-  if (rotary_emb_ && form_->rotary_by_layer_type && any_full) embeddings = (*rotary_emb_)(hidden_states, position_ids, "full_attention");
+  if (rotary_emb_ && form_->rotary_by_layer_type && has_layers(false))
+    embeddings = (*rotary_emb_)(hidden_states, position_ids, "full_attention");
   for (I i = 0; i < c_->layers; ++i) {
-    const bool slides = form_->masks == Masks::by_layer_type && c_->sliding(i);
+    const bool slides = form_->masks == DecoderForm::Masks::by_layer_type && c_->sliding(i);
     const bool linear = i < I(c_->layer_types.size()) && c_->layer_types[std::size_t(i)] == "linear_attention";
     const X& mask = slides ? sliding : full;
     hidden_states = (*layers_[std::size_t(i)])(
@@ -384,6 +394,15 @@ std::pair<X, CachePtr> DecoderModel::forward(X input_ids) {
   }
   hidden_states = (*norm_)(hidden_states);
   return {leave(std::move(hidden_states), position_ids, inputs_embeds, full, sliding), cache};
+}
+
+X DecoderBody::embed(const X&) { throw Error(type() + " takes no inputs_embeds in memest"); }
+
+std::shared_ptr<DecoderBody> make_decoder_body(const DecoderParts& parts) {
+  return parts.form->body ? parts.form->body(parts.config, parts.form) : std::make_shared<DecoderModel>(parts.config, parts.form);
+}
+X slice_logits_to_keep(const X& hidden_states, std::optional<I> logits_to_keep) {
+  return logits_to_keep ? hidden_states.slice(1, -*logits_to_keep, std::nullopt) : hidden_states.whole_slices(3);
 }
 
 Value model_output(std::initializer_list<X> tensors, const Cache* cache) {
@@ -398,7 +417,7 @@ namespace {
 
 I head_width(const DecoderConfig& c, const DecoderForm& form) { return form.head_width ? form.head_width(c) : c.hidden; }
 std::shared_ptr<DecoderBody> make_body(const std::shared_ptr<const DecoderConfig>& c, const std::shared_ptr<const DecoderForm>& form) {
-  return form->body ? form->body(c, form) : std::make_shared<DecoderModel>(c, form);
+  return make_decoder_body({c, form});
 }
 
 class DecoderForCausalLM final : public Network {
@@ -416,7 +435,7 @@ class DecoderForCausalLM final : public Network {
   Step step(Batch batch) override {
     Entered scope(*this);
     auto [last_hidden_state, cache] = (*model_)(batch.input, batch.position_ids, batch.cache);
-    X hidden_states = kept(last_hidden_state, batch.logits_to_keep);
+    X hidden_states = slice_logits_to_keep(last_hidden_state, batch.logits_to_keep);
     X logits = lm_head(hidden_states);
     if (form_->logits) logits = form_->logits(logits, *c_);
     if (!batch.logits_to_keep) logits = logits.to_float();
@@ -425,7 +444,7 @@ class DecoderForCausalLM final : public Network {
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [last_hidden_state, cache] = (*model_)(batch.input);
-    X hidden_states = kept(last_hidden_state, c_->options.logits_to_keep);
+    X hidden_states = slice_logits_to_keep(last_hidden_state, c_->options.logits_to_keep);
     X logits = lm_head(hidden_states);
     if (form_->logits) logits = form_->logits(std::move(logits), *c_);
     X loss;
@@ -444,11 +463,6 @@ class DecoderForCausalLM final : public Network {
   }
 
  private:
-  /// hidden_states[:, slice_indices, :] with slice_indices = slice(-logits_to_keep, None).
-  static X kept(const X& hidden_states, std::optional<I> logits_to_keep) {
-    return logits_to_keep ? hidden_states.slice(1, -*logits_to_keep, std::nullopt) : hidden_states.whole_slices(3);
-  }
-
   std::shared_ptr<const DecoderConfig> c_;
   std::shared_ptr<const DecoderForm> form_;
   std::shared_ptr<DecoderBody> model_;
@@ -574,8 +588,14 @@ nn::Outcome answer_questions(const X& logits, const Batch& batch, bool contiguou
 }
 
 NetworkPtr make_decoder(const Config& config, const Options& options, DecoderForm form) {
-  auto c = std::make_shared<const DecoderConfig>(config, options);
+  Options own = options;
+  own.parts = nullptr;
+  auto c = std::make_shared<const DecoderConfig>(config, own);
   auto f = std::make_shared<const DecoderForm>(std::move(form));
+  if (options.parts) {
+    *options.parts = {c, f};
+    return nullptr;
+  }
   switch (options.task) {
     case Task::seq_cls: return std::make_shared<DecoderForSequenceClassification>(c, f);
     case Task::question_answering: return std::make_shared<DecoderForQuestionAnswering>(c, f);

@@ -40,6 +40,8 @@ struct LayerCall {
   Pair position_embeddings;
   X position_ids;
   Cache* cache = nullptr;
+  // of layers that attend to images (mllama)
+  X cross_attention_states = {}, cross_attention_mask = {}, full_text_row_masked_out_mask = {};
 };
 
 /// An attention, or what stands in its place: returns the output and the weights.
@@ -189,21 +191,31 @@ struct DecoderForm {
       {};
 };
 
+/// The attention_mask that a model of several parts prepares for its decoder.
+struct DecoderMasks {
+  X full, sliding;
+  bool mapping = true;  ///< a dictionary, taken as it is; else a mask for all layers, which the decoder makes where it is undefined
+};
+
 /// What a head stands on: last_hidden_state, and the cache that it filled.
 class DecoderBody : public Base {
  public:
   using Base::Base;
-  /// position_ids and cache as generate() gives them; without them the forward makes its own.
-  std::pair<X, CachePtr> operator()(X input_ids, X position_ids = {}, CachePtr cache = {}) {
+  /// position_ids and cache as generate() gives them; without them the forward makes its own. `input`: input_ids or inputs_embeds.
+  std::pair<X, CachePtr> operator()(X input, X position_ids = {}, CachePtr cache = {}, std::optional<DecoderMasks> masks = {}) {
     Entered scope(*this);
     position_ids_ = std::move(position_ids);
     cache_ = std::move(cache);
-    auto result = forward(input_ids);
+    masks_ = std::move(masks);
+    auto result = forward(input);
+    masks_.reset();
     position_ids_.reset();
     cache_.reset();
-    input_ids.reset();
+    input.reset();
     return result;
   }
+  /// get_input_embeddings()(input_ids)
+  virtual X embed(const X& input_ids);
   /// DynamicCache(config): generate's, before the first call.
   virtual CachePtr new_generation_cache(const DecoderConfig& c) const { return dynamic_cache(c); }
 
@@ -215,22 +227,27 @@ class DecoderBody : public Base {
   /// The call's position_ids, or the default ones.
   X default_position_ids(const X& inputs_embeds) const;
   static CachePtr dynamic_cache(const DecoderConfig& c);
+  const std::optional<DecoderMasks>& masks() const { return masks_; }
   /// The layers as a ModuleList; registers them.
   std::vector<DecoderLayerPtr> add_layers(const std::string& name, I count, const std::function<DecoderLayerPtr(I)>& make);
 
  private:
   X position_ids_;
   CachePtr cache_;
+  std::optional<DecoderMasks> masks_;
 };
 
 class DecoderModel final : public DecoderBody {
  public:
   DecoderModel(std::shared_ptr<const DecoderConfig> config, std::shared_ptr<const DecoderForm> form);
+  X embed(const X& input_ids) override { return (*embed_tokens_)(input_ids); }
 
  protected:
-  std::pair<X, CachePtr> forward(X input_ids) override;
+  std::pair<X, CachePtr> forward(X input) override;
 
  private:
+  DecoderMasks make_masks(const X& inputs_embeds, const Cache* cache, const X& position_ids) const;
+  bool has_layers(bool sliding) const;
   std::shared_ptr<const DecoderConfig> c_;
   std::shared_ptr<const DecoderForm> form_;
   UnaryPtr embed_tokens_;
@@ -241,6 +258,11 @@ class DecoderModel final : public DecoderBody {
 
 /// config.layer_types where the file gives none: `type(i)` for each layer.
 void default_layer_types(Config& config, const std::function<const char*(I)>& type);
+
+/// The form's body, or a DecoderModel.
+std::shared_ptr<DecoderBody> make_decoder_body(const DecoderParts& parts);
+/// hidden_states[:, slice_indices, :] with slice_indices = slice(-logits_to_keep, None).
+X slice_logits_to_keep(const X& hidden_states, std::optional<I> logits_to_keep);
 
 /// The class of that task over a DecoderModel: LlamaForCausalLM, the generic heads, or the model itself.
 NetworkPtr make_decoder(const Config& config, const Options& options, DecoderForm form);

@@ -21,6 +21,8 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::image_cls, "image-cls"},
                                                    {Task::semantic_seg, "semantic-seg"},
                                                    {Task::masked_image, "masked-image"},
+                                                   {Task::zero_shot_image_cls, "zero-shot-image-cls"},
+                                                   {Task::image_text_to_text, "image-text-to-text"},
                                                    {Task::audio_cls, "audio-cls"},
                                                    {Task::ctc, "ctc"},
                                                    {Task::text_encoding, "text-encoding"},

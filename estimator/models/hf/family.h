@@ -20,6 +20,9 @@ struct Batch {
   X decoder_input;  ///< decoder_input_ids
   X end_positions;
   X next_sentence_label;
+  X pixel_values;  ///< beside input_ids
+  X token_type_ids;
+  std::vector<std::pair<std::string, X>> others;  ///< any other argument, by its name
   // of generate()
   X position_ids;
   CachePtr cache;

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "fake/checkpoint.h"
-#include "models/hf/decoder.h"
+#include "models/hf/gemma4.h"
 
 namespace memest::hf {
 namespace {
@@ -212,10 +212,10 @@ std::vector<Sharing> sharing_modes(const DecoderConfig& c) {
   return modes;
 }
 
-class Gemma4TextModel final : public DecoderBody {
+class Gemma4TextModel final : public Gemma4Text {
  public:
   explicit Gemma4TextModel(std::shared_ptr<const DecoderConfig> config, bool unified)
-      : DecoderBody("Gemma4TextModel"),
+      : Gemma4Text("Gemma4TextModel"),
         c_(std::move(config)),
         per_layer_(unified ? 0 : c_->file.integer_or("hidden_size_per_layer_input", 256)) {
     const auto& file = c_->file;
@@ -261,20 +261,25 @@ class Gemma4TextModel final : public DecoderBody {
     per_layer_projection_norm = &child<Gemma4RMSNorm>("per_layer_projection_norm", per_layer_);
   }
 
+  X embed(const X& input_ids) override { return (*embed_tokens)(input_ids); }
+  X get_per_layer_inputs(const X& input_ids) override {
+    if (!embed_tokens_per_layer) return {};
+    return (*embed_tokens_per_layer)(input_ids).reshape(by_layer(input_ids));
+  }
+  T embedding_weight() const override { return embed_tokens->own_parameters()[0].second; }
+
  protected:
-  std::pair<X, CachePtr> forward(X input_ids) override {
-    X inputs_embeds = (*embed_tokens)(input_ids);
-    X per_layer_inputs;
+  std::pair<X, CachePtr> forward(X input) override {
+    const bool embedded = is_floating(input.dtype());
+    X inputs_embeds = embedded ? input : embed(input);
+    X per_layer_inputs = std::exchange(given_per_layer_inputs, {});
     if (embed_tokens_per_layer) {
-      per_layer_inputs = (*embed_tokens_per_layer)(input_ids).reshape(by_layer(input_ids));
+      if (!embedded) per_layer_inputs = get_per_layer_inputs(input);
       per_layer_inputs = project_per_layer_inputs(inputs_embeds, per_layer_inputs);
     }
     CachePtr cache = new_cache(*c_, training);
     X position_ids = default_position_ids(inputs_embeds);
-    const MaskArguments arguments{
-        .options = c_->options, .inputs_embeds = inputs_embeds, .cache = cache.get(), .position_ids = position_ids};
-    X full = create_causal_mask(arguments);
-    X sliding = create_sliding_window_causal_mask(arguments, c_->sliding_window.value_or(512));
+    auto [full, sliding, mapping] = masks() ? *masks() : make_masks({c_->options, inputs_embeds, cache.get(), position_ids});
     X hidden_states = inputs_embeds;
     Pair full_embeddings, sliding_embeddings;
     if (has("full_attention")) full_embeddings = (*rotary_emb)(hidden_states, position_ids, "full_attention");
@@ -293,6 +298,12 @@ class Gemma4TextModel final : public DecoderBody {
   }
 
  private:
+  DecoderMasks make_masks(const MaskArguments& arguments) const {
+    DecoderMasks made;
+    made.full = create_causal_mask(arguments);
+    made.sliding = create_sliding_window_causal_mask(arguments, c_->sliding_window.value_or(512));
+    return made;
+  }
   bool has(const char* type) const { return std::find(c_->layer_types.begin(), c_->layer_types.end(), type) != c_->layer_types.end(); }
   Dims by_layer(const X& x) const { return x.sizes().slice(0, 2) + Dims{c_->layers, per_layer_}; }
   X project_per_layer_inputs(const X& inputs_embeds, const X& per_layer_inputs) {

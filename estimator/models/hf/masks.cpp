@@ -22,13 +22,26 @@ MaskFunction bidirectional_overlay(I window) {
     return aten("le", {Tensor(std::move(distance)), window});
   };
 }
+/// The sizes of q_idx.new_ones(()): under vmap (indices of [length, 1]) a scalar is one for each query.
+Dims scalar_like(const X& q_idx) { return q_idx.dim() == 2 ? q_idx.sizes() : Dims{}; }
 MaskFunction and_masks(MaskFunction first, MaskFunction second) {
   return [first, second](const X& b, const X& h, const X& q, const X& kv) {
-    X result = aten("new_ones", {Tensor(q), list_of(Dims{})}, {{"dtype", DType::boolean}});
+    X result = aten("new_ones", {Tensor(q), list_of(scalar_like(q))}, {{"dtype", DType::boolean}});
     for (auto* mask : {&first, &second}) {
       X part = (*mask)(b, h, q, kv);
       X both = aten("bitwise_and", {Tensor(result), Tensor(std::move(part))});
       result = std::move(both);
+    }
+    return result;
+  };
+}
+MaskFunction or_masks(MaskFunction first, MaskFunction second) {
+  return [first, second](const X& b, const X& h, const X& q, const X& kv) {
+    X result = aten("new_zeros", {Tensor(q), list_of(scalar_like(q))}, {{"dtype", DType::boolean}});
+    for (auto* mask : {&first, &second}) {
+      X part = (*mask)(b, h, q, kv);
+      X either = aten("bitwise_or", {Tensor(result), Tensor(std::move(part))});
+      result = std::move(either);
     }
     return result;
   };
@@ -49,6 +62,18 @@ MaskFunction packed_sequences(X mask) {
     X queries = at(mask, b, q);
     X keys = at(mask, b, kv);
     return compare("eq", std::move(queries), std::move(keys));
+  };
+}
+MaskFunction blockwise_overlay(X block_sequence_ids) {
+  return [block_sequence_ids](const X& b, const X&, const X& q, const X& kv) {
+    X q_group = at(block_sequence_ids, b, q);
+    X kv_group = at(block_sequence_ids, b, kv);
+    X same = compare("eq", q_group, kv_group);
+    X some = aten("ge", {Tensor(q_group), I{0}});
+    X both = aten("bitwise_and", {Tensor(same), Tensor(some)});
+    same.reset();
+    some.reset();
+    return leave(std::move(both), q_group, kv_group);
   };
 }
 MaskFunction chunked_overlay(I chunk, X left_padding) {
@@ -127,7 +152,7 @@ bool ignores_bidirectional_mask(const Options& options, const Sizes& s, bool loc
 
 /// sdpa_mask, and eager_mask on top of it.
 X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool skip_causal, bool skip_bidirectional,
-            std::optional<I> local_size) {
+            std::optional<I> local_size, bool vmap = false) {
   if (a.options.attention == Attention::flash) return {};
   const bool eager = a.options.attention == Attention::eager;
   const bool local = local_size && s.kv_length >= *local_size;
@@ -140,9 +165,14 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
     X head_arange = arange(1);
     X q_arange = arange(s.q_length).add(s.q_offset);
     X kv_arange = arange(s.kv_length).add(s.kv_offset);
-    mask = function(batch_arange.unsqueeze(1).unsqueeze(2).unsqueeze(3), head_arange.unsqueeze(0).unsqueeze(2).unsqueeze(3),
-                    q_arange.unsqueeze(0).unsqueeze(0).unsqueeze(3), kv_arange.unsqueeze(0).unsqueeze(0).unsqueeze(0));
-    mask = mask.expand({s.batch, -1, s.q_length, s.kv_length});
+    if (vmap) {  // _vmap_expansion_sdpa: an index has the dimensions of the maps around it, and a result is expanded over the others
+      mask = function(batch_arange.unsqueeze(1).unsqueeze(2), head_arange, q_arange.unsqueeze(1), kv_arange);
+      if (mask.dim() == 3) mask = mask.unsqueeze(1);
+    } else {
+      mask = function(batch_arange.unsqueeze(1).unsqueeze(2).unsqueeze(3), head_arange.unsqueeze(0).unsqueeze(2).unsqueeze(3),
+                      q_arange.unsqueeze(0).unsqueeze(0).unsqueeze(3), kv_arange.unsqueeze(0).unsqueeze(0).unsqueeze(0));
+    }
+    mask = mask.expand({s.batch, 1, s.q_length, s.kv_length});
     mask = leave(std::move(mask), batch_arange, head_arange, q_arange, kv_arange);
   }
   if (!eager) return mask;
@@ -150,15 +180,19 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
   return where(mask, std::move(zero), -1e30);
 }
 
-X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optional<I> local_size) {
+X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optional<I> local_size, bool vmap = false) {
   const Sizes s = preprocess(a, layer);
-  bool skip = a.allow_skip;
+  bool skip = a.allow_skip && !vmap;
   if (s.packed) {
     function = remapped(std::move(function), a.position_ids.expand({s.batch, -1}));
-    function = and_masks(std::move(function), packed_sequences(s.packed));
     skip = false;
   }
-  return make_mask(a, s, std::move(function), skip, false, local_size);
+  if (a.block_sequence_ids) {
+    function = or_masks(std::move(function), blockwise_overlay(a.block_sequence_ids));
+    skip = false;
+  }
+  if (s.packed) function = and_masks(std::move(function), packed_sequences(s.packed));
+  return make_mask(a, s, std::move(function), skip, false, local_size, vmap);
 }
 
 }  // namespace
@@ -172,6 +206,12 @@ X create_sliding_window_causal_mask(const MaskArguments& a, I window) {
                      : a.cache    ? a.cache->first_layer(true)
                                   : 0,
                      window);
+}
+X create_sliding_window_block_mask(const MaskArguments& a, I window) {
+  MaskArguments own = a;
+  own.block_sequence_ids.reset();
+  return causal_mask(own, and_masks(or_masks(causal, blockwise_overlay(a.block_sequence_ids)), sliding_window_overlay(window)),
+                     a.cache ? a.cache->first_layer(true) : 0, {}, true);
 }
 X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
   X left_padding = zeros({a.inputs_embeds.size(0)}, DType::int64);

@@ -21,12 +21,22 @@ enum class Task {
   image_cls,
   semantic_seg,
   masked_image,
+  zero_shot_image_cls,
+  image_text_to_text,
   audio_cls,
   ctc,
   text_encoding,
   base
 };
 enum class Attention { sdpa, eager, flash };
+
+struct DecoderConfig;
+struct DecoderForm;
+/// What a decoder of text is made of.
+struct DecoderParts {
+  std::shared_ptr<const DecoderConfig> config;
+  std::shared_ptr<const DecoderForm> form;
+};
 
 struct Options {
   Task task = Task::causal_lm;
@@ -45,7 +55,10 @@ struct Options {
   /// A model that makes a mask of ones itself reads it back to see that it masks nothing (masking_utils.py fast_all). Values are not known
   /// here: the mask is kept.
   bool padded = true;
-  bool target = false;  ///< a target length is given: a call without labels of that length gets decoder_input_ids
+  I images = 0;                   ///< of a sample, for models of images and text
+  bool target = false;            ///< a target length is given: a call without labels of that length gets decoder_input_ids
+  std::string class_name = {};    ///< the class that is built, where a task has several
+  DecoderParts* parts = nullptr;  ///< where set, make_decoder leaves its parts there and builds no network
 };
 
 }  // namespace memest::hf

@@ -1,0 +1,194 @@
+#include "models/hf/composite.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "models/hf/loss.h"
+
+namespace memest::hf {
+namespace {
+
+std::vector<const VisionModel*>& vision_models() {
+  static std::vector<const VisionModel*> models;
+  return models;
+}
+
+}  // namespace
+
+DecoderParts text_decoder(const Config& section, const Options& options) {
+  DecoderParts parts;
+  if (const Family* family = find_family(section.model_type())) {
+    Options own = options;
+    own.task = Task::base;
+    own.class_name.clear();
+    own.parts = &parts;
+    for (auto& c : family->classes)
+      if (c.task == Task::base && !parts.config) c.make(section, own);
+  }
+  if (!parts.config)
+    throw section.error("model_type",
+                        "memest has no decoder of the type '" + section.model_type().substr(0, 60) + "' for models of several parts");
+  return parts;
+}
+
+VisionModel::VisionModel(const char* type, VisionTowerPtr (*f)(const Config&, const Options&)) : model_type(type), make(f) {
+  vision_models().push_back(this);
+}
+VisionTowerPtr make_vision_tower(const Config& section, const Options& options) {
+  std::vector<std::string> names;
+  for (auto* model : vision_models()) {
+    if (section.model_type() == model->model_type) return model->make(section, options);
+    names.emplace_back(model->model_type);
+  }
+  std::sort(names.begin(), names.end());
+  throw section.error("model_type", "memest has no vision model of the type '" + section.model_type().substr(0, 60) + "'",
+                      "it has " + join(names, ", "));
+}
+
+void VisionOutput::collect(Values& into) const {
+  for (auto* x : {&last_hidden_state, &pooler_output})
+    if (*x) into.emplace_back(Tensor(*x));
+  for (auto& x : hidden_states) into.emplace_back(Tensor(x));
+}
+
+X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features) {
+  X special_image_mask = aten("eq", {Tensor(input_ids), I{0}});
+  X n_image_tokens = aten("sum", {Tensor(special_image_mask)});
+  special_image_mask = special_image_mask.unsqueeze(-1);
+  {  // torch_compilable_check (utils/import_utils.py)
+    X cond = n_image_tokens.mul(Scalar(inputs_embeds.size(-1)));
+    cond = aten("eq", {Tensor(cond), image_features.numel()});
+    aten("all", {Tensor(cond)});
+  }
+  return leave(std::move(special_image_mask), n_image_tokens);
+}
+
+std::vector<nn::InputSpec> ImageTextModel::image_inputs() const {
+  const nn::SizeExpression image("image");
+  return {{"pixel_values",
+           {nn::SizeExpression("batch * images"), nn::SizeExpression(std::to_string(images().channels)), image, image},
+           DType::float32}};
+}
+
+namespace {
+
+class ImageTextNetwork : public Network {
+ public:
+  ImageTextNetwork(std::string type, const Options& options, ImageTextModelPtr model)
+      : Network(std::move(type), options), model_(register_module("model", std::move(model))), images_(model_->images()) {}
+  std::vector<nn::InputSpec> inputs() const override {
+    std::vector<nn::InputSpec> list = Network::inputs();
+    if (options_.images == 0) return list;
+    const std::vector<nn::InputSpec> more = model_->image_inputs();
+    list.insert(list.begin() + 1, more.begin(), more.end());
+    return list;
+  }
+  std::vector<std::pair<std::string, I>> default_sizes() const override {
+    constexpr I kText = 512;
+    return {{"seq", checked_add(kText, tokens())}, {"image", images_.image}, {"images", options_.images}};
+  }
+
+ protected:
+  ImageTextModel::Output outputs_of(const Batch& batch) {
+    if (batch.pixel_values && batch.input.size(-1) < tokens())
+      throw Error("a sequence of " + std::to_string(batch.input.size(-1)) + " tokens has no room for " + std::to_string(options_.images) +
+                      " image(s) of " + std::to_string(images_.tokens) + " tokens each",
+                  "--seq counts the images' tokens too: give at least " + std::to_string(tokens()) + ", or fewer --images");
+    return (*model_)(batch);
+  }
+  static Value output_object(std::initializer_list<X> own, const ImageTextModel::Output& outputs) {
+    Values items;
+    for (auto& x : own)
+      if (x) items.emplace_back(Tensor(x));
+    if (outputs.cache) outputs.cache->collect(items);
+    items.insert(items.end(), outputs.image_outputs.begin(), outputs.image_outputs.end());
+    return make_tuple(std::move(items));
+  }
+  ImageTextModelPtr model_;
+
+ private:
+  I tokens() const { return checked_mul(options_.images, images_.tokens); }
+  const ImageTextModel::Images images_;
+};
+
+class ForConditionalGeneration final : public ImageTextNetwork {
+ public:
+  ForConditionalGeneration(const Options& options, const ImageTextForm& form, ImageTextModelPtr model)
+      : ImageTextNetwork(form.prefix + "ForConditionalGeneration", options, std::move(model)),
+        softcaps_(form.softcaps),
+        lm_head(child<Linear>("lm_head", model_->text.config->hidden, model_->text.config->vocab, false)) {
+    if (form.tied) tie("lm_head.weight", "model.language_model." + std::string(model_->text.form->embedding_name) + ".weight");
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    ImageTextModel::Output outputs = outputs_of(batch);
+    X hidden_states = slice_logits_to_keep(outputs.last_hidden_state, options_.logits_to_keep);
+    X logits = lm_head(hidden_states);
+    if (softcaps_ && model_->text.form->logits) logits = model_->text.form->logits(std::move(logits), *model_->text.config);
+    X loss;
+    if (batch.labels) loss = causal_lm_loss(logits, batch.labels, model_->text.config->vocab);
+    Value out = output_object({loss, logits}, outputs);
+    outputs.last_hidden_state.reset();
+    return {out, loss};
+  }
+
+ private:
+  bool softcaps_;
+  Linear& lm_head;
+};
+
+/// GenericForSequenceClassification.
+class ForSequenceClassification final : public ImageTextNetwork {
+ public:
+  ForSequenceClassification(const Config& config, const Options& options, const ImageTextForm& form, ImageTextModelPtr model)
+      : ImageTextNetwork(form.prefix + "ForSequenceClassification", options, std::move(model)),
+        config_(config),
+        score(child<Linear>("score", model_->text.config->hidden, num_labels(config), false)) {}
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    ImageTextModel::Output outputs = outputs_of(batch);
+    X logits = score(outputs.last_hidden_state);
+    return classify_last_token(config_, batch.input, logits, batch.labels, outputs.cache.get());
+  }
+
+ private:
+  Config config_;
+  Linear& score;
+};
+
+class ImageTextAlone final : public ImageTextNetwork {
+ public:
+  using ImageTextNetwork::ImageTextNetwork;
+  nn::Outcome run(Batch batch) override {
+    ImageTextModel::Output outputs = outputs_of(batch);
+    return {output_object({outputs.last_hidden_state}, outputs), {}};
+  }
+};
+
+}  // namespace
+
+NetworkPtr make_image_text(const Config& config, const Options& options, const ImageTextForm& form, ImageTextModelPtr model) {
+  switch (options.task) {
+    case Task::base: return std::make_shared<ImageTextAlone>(form.prefix + "Model", options, std::move(model));
+    case Task::seq_cls: return std::make_shared<ForSequenceClassification>(config, options, form, std::move(model));
+    default: return std::make_shared<ForConditionalGeneration>(options, form, std::move(model));
+  }
+}
+
+std::vector<TaskClass> image_text_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                          bool causal) {
+  std::vector<TaskClass> classes{{Task::image_text_to_text, prefix + "ForConditionalGeneration", make},
+                                 {Task::base, prefix + "Model", make}};
+  if (causal) classes.push_back({Task::causal_lm, prefix + "ForConditionalGeneration", make});
+  return classes;
+}
+
+I square_size(const Config& config, const std::string& key) {
+  auto* value = config.find(key);
+  if (!value || !value->list()) return config.size(key);
+  const std::vector<I> sides = config.integers(key);
+  if (sides.size() != 2 || sides[0] != sides[1] || sides[0] < 1) throw config.error(key, "expected a number, or two that are alike");
+  return sides[0];
+}
+
+}  // namespace memest::hf

@@ -1,0 +1,97 @@
+// Models of images and text: a vision tower, a decoder of text that takes its features in place of image tokens, and the inputs of both.
+#pragma once
+#include "models/hf/decoder.h"
+#include "nn/embedded_model.h"
+
+namespace memest::hf {
+
+/// AutoModel.from_config(text_config): the parts of a decoder of that section's model_type.
+DecoderParts text_decoder(const Config& section, const Options& options);
+
+/// BaseModelOutputWithPooling of a vision model.
+struct VisionOutput {
+  X last_hidden_state, pooler_output;
+  std::vector<X> hidden_states = {};  ///< those that were asked for, in the order of the layers
+  void collect(Values& into) const;
+};
+
+/// AutoModel.from_config(vision_config).
+class VisionTower : public Base, public nn::EmbeddedModel {
+ public:
+  struct Shape {
+    I positions, hidden, layers, channels, image;  ///< of last_hidden_state; its layers; of pixel_values
+  };
+  VisionTower(std::string type, Shape s) : Base(std::move(type)), shape(s) {}
+  const Shape shape;
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.patch_embedding"); }
+  /// `selected`: which hidden states are kept; 0 is what the first layer gets.
+  VisionOutput operator()(X pixel_values, const std::vector<I>& selected = {}) {
+    Entered scope(*this);
+    VisionOutput output = forward(pixel_values, selected);
+    pixel_values.reset();
+    return output;
+  }
+
+ protected:
+  virtual VisionOutput forward(X pixel_values, const std::vector<I>& selected) = 0;
+  using Base::forward;
+};
+using VisionTowerPtr = std::shared_ptr<VisionTower>;
+
+/// A vision model that composites take by its model_type; it registers itself.
+class VisionModel {
+ public:
+  VisionModel(const char* model_type, VisionTowerPtr (*make)(const Config& config, const Options& options));
+  const char* const model_type;
+  VisionTowerPtr (*const make)(const Config& config, const Options& options);
+};
+VisionTowerPtr make_vision_tower(const Config& section, const Options& options);
+
+/// get_placeholder_mask: which of the input_ids stand for images, [batch, seq, 1], and the check that they are as many as the features.
+X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features);
+
+/// The model under the heads: a vision tower, a projector, and a decoder.
+class ImageTextModel : public Base, public nn::EmbeddedModel {
+ public:
+  /// `tokens`: of one image in the sequence; `channels`, `image`: of pixel_values.
+  struct Images {
+    I tokens, channels, image;
+  };
+  struct Output {
+    X last_hidden_state;
+    CachePtr cache;
+    Values image_outputs;
+  };
+  ImageTextModel(std::string type, const Options& options) : Base(std::move(type)), options_(options) {}
+  Output operator()(const Batch& batch) {
+    Entered scope(*this);
+    return forward(batch);
+  }
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "language_model." + std::string(text.form->embedding_name)); }
+  virtual Images images() const = 0;
+  /// The inputs that come with images, after input_ids: pixel_values unless there are others.
+  virtual std::vector<nn::InputSpec> image_inputs() const;
+  DecoderParts text;  ///< of the language model
+
+ protected:
+  virtual Output forward(const Batch& batch) = 0;
+  using Base::forward;
+  const Options options_;
+};
+using ImageTextModelPtr = std::shared_ptr<ImageTextModel>;
+
+/// PREFIXForConditionalGeneration, PREFIXForSequenceClassification or PREFIXModel. `tied`: lm_head's weight is the embedding's;
+/// `softcaps`: the logits are those of the text model's own head.
+struct ImageTextForm {
+  std::string prefix;
+  bool tied = true, softcaps = false;
+};
+NetworkPtr make_image_text(const Config& config, const Options& options, const ImageTextForm& form, ImageTextModelPtr model);
+/// Its classes. `causal`: AutoModelForCausalLM knows the first, too.
+std::vector<TaskClass> image_text_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options),
+                                          bool causal);
+
+/// The fields image_size and patch_size, a number or two that are alike.
+I square_size(const Config& config, const std::string& key);
+
+}  // namespace memest::hf
