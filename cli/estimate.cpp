@@ -25,9 +25,9 @@ struct EstimateOptions {
                             zero_grad_at = "start", loss, checkpoint = "none";
   std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
                                                           semantics = "cuda", lifetimes = "frames";
-  std::string task, attention = "sdpa", experts, use_cache, logits;
+  std::string task, attention = "sdpa", experts, use_cache, cache, cache_dtype, logits, seq;
   std::vector<std::string> input, set, env;
-  std::int64_t seq = 0, src_seq = 0, tgt_seq = 0;
+  std::int64_t src_seq = 0, tgt_seq = 0;
   int steps = 3, grad_accum = 1;
   std::int64_t new_tokens = 0, classes = 0, images = 0;
   bool input_grad = false, strict = false, alloc_what_if = false;
@@ -73,10 +73,13 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   r.spec = o.spec;
   run::RunOptions& run = r.run;
   run.batches.clear();
-  for (auto& part : split(o.batch, ',')) run.batches.push_back(positive("--batch", part));
+  if (o.batch == "max" || o.seq == "max") r.largest = o.batch == "max" ? "batch" : "seq";
+  if (o.batch == "max" && o.seq == "max")
+    throw Error("--batch max and --seq max: one of the two can be looked for", "give the other a number");
+  for (auto& part : split(o.batch == "max" ? "1" : o.batch, ',')) run.batches.push_back(positive("--batch", part));
   r.read.sizes.emplace_back("batch", run.batches[0]);
   if (app.count("--batch") > 0) r.read.batches = run.batches;
-  if (o.seq) r.read.sizes.emplace_back("seq", positive("--seq", std::to_string(o.seq)));
+  if (!o.seq.empty() && o.seq != "max") r.read.sizes.emplace_back("seq", positive("--seq", o.seq));
   if (app.count("--src-seq")) r.read.sizes.emplace_back("src_seq", positive("--src-seq", std::to_string(o.src_seq)));
   if (app.count("--tgt-seq")) r.read.sizes.emplace_back("tgt_seq", positive("--tgt-seq", std::to_string(o.tgt_seq)));
   if (!o.image.empty()) {
@@ -114,6 +117,9 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
       "--zero-grad-at", o.zero_grad_at,
       {{"start", run::ZeroGradAt::start}, {"before-backward", run::ZeroGradAt::before_backward}, {"end", run::ZeroGradAt::end}});
   run.loss = o.loss;
+  r.read.chunked_loss = o.loss == "chunked";
+  if (r.read.chunked_loss && run.mode != run::Mode::train)
+    throw Error("--loss chunked is for training", "in --mode infer, --logits last keeps the logits of one position");
   run.input_grad = o.input_grad;
   run.inputs_resident = one_of<bool>("--inputs", o.inputs, {{"loader", false}, {"resident", true}});
   run.keep_output = one_of<bool>("--keep-output", o.keep_output, {{"yes", true}, {"no", false}});
@@ -131,6 +137,13 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
         one_of<std::string>("--experts", o.experts, {{"grouped_mm", "grouped_mm"}, {"batched_mm", "batched_mm"}, {"eager", "eager"}});
   if (!o.use_cache.empty()) r.read.use_cache = one_of<bool>("--use-cache", o.use_cache, {{"yes", true}, {"no", false}});
   r.read.training = run.mode == run::Mode::train;
+  r.read.file_dtype = o.precision.empty() && app.count("--amp") == 0 && !(run.quantization && run.quantization->dtype);
+  if (!o.cache.empty()) r.read.cache = one_of<std::string>("--cache", o.cache, {{"dynamic", ""}, {"static", "static"}});
+  if (!o.cache_dtype.empty()) {
+    one_of<bool>("--cache-dtype", o.cache_dtype, {{"fp8", true}});
+    if (!r.read.cache.empty()) throw Error("--cache-dtype: a static cache has the model's own type", "leave --cache static out");
+    r.read.cache = o.cache_dtype;
+  }
   if (app.count("--new-tokens") > 0 || !o.logits.empty()) {
     if (r.read.training) throw Error("--new-tokens and --logits are for --mode infer");
     if (o.new_tokens < 0 || o.new_tokens > 1'000'000)
@@ -190,8 +203,14 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
          "TorchScript file")
       ->required();
   const char* model = "Model and input";
-  sub->add_option("--batch", o.batch, "Samples of a step; a list (32,32,7) changes from step to step")->group(model)->capture_default_str();
-  sub->add_option("--seq", o.seq, "Tokens of a sample: the size \"seq\" of the spec")->group(model);
+  sub->add_option("--batch", o.batch,
+                  "Samples of a step; a list (32,32,7) changes from step to step; max: the largest number that fits --gpu or --gpu-memory")
+      ->group(model)
+      ->capture_default_str();
+  sub->add_option("--seq", o.seq,
+                  "Tokens of a sample: the size \"seq\" of the spec; max: the longest context that fits --gpu or --gpu-memory, up to the "
+                  "model's own")
+      ->group(model);
   sub->add_option("--src-seq", o.src_seq, "Tokens of an encoder's input, where they are not those of --seq: the size \"src_seq\"")
       ->group(model);
   sub->add_option("--tgt-seq", o.tgt_seq,
@@ -230,6 +249,15 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
                   "plain forward; generate then casts them to float32 too, as transformers did before 4.45)")
       ->group(model);
   sub->add_option("--use-cache", o.use_cache, "Of a Hugging Face config: yes or no; the config's own by default")->group(model);
+  sub->add_option("--cache", o.cache,
+                  "With --new-tokens: dynamic, which grows by a token a call, or static (cache_implementation=\"static\"): keys and values "
+                  "of prompt and new tokens from the first call on, windows no longer than they are; run without torch.compile")
+      ->group(model);
+  sub->add_option(
+         "--cache-dtype", o.cache_dtype,
+         "With --new-tokens: fp8 (cache_implementation=\"quantized\", backend fp8): one byte an element, and all of a layer in the "
+         "model's type while it is attended to")
+      ->group(model);
   sub->add_option("--classes", o.classes, "Classes of the head: the size \"classes\" of the spec, num_labels of a Hugging Face config")
       ->group(model);
   sub->add_option("--set", o.set, "Any other size of the spec: NAME=VALUE")->group(model)->allow_extra_args(false);
@@ -270,8 +298,8 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
       ->capture_default_str();
   sub->add_option("--loss", o.loss,
                   "cross_entropy, mse, l1, ... (memest list losses), with arguments as in huber:delta=0.5; sum, mean or none; the spec's "
-                  "own where it names "
-                  "one, else sum")
+                  "own where it names one, else sum. Of a Hugging Face config's causal-lm its own, or chunked: head and loss by "
+                  "liger_kernel (Trainer's use_liger_kernel, this function alone), which never holds the logits of all tokens")
       ->group(run);
   sub->add_flag("--input-grad", o.input_grad, "The first input requires grad")->group(run);
   sub->add_option("--steps", o.steps, "Steps to run; the third is the steady state (one with --new-tokens)")

@@ -1,6 +1,8 @@
 #include "estimate.h"
 
 #include <algorithm>
+#include <functional>
+#include <future>
 
 #include "base/text.h"
 #include "fake/kernel.h"
@@ -202,14 +204,27 @@ Error after_assumptions(const Error& error, const Diagnostics& diagnostics) {
 void take_from_file(EstimateRequest& request, const nn::Model& model) {
   auto given = [&](const char* name) { return std::find(request.given.begin(), request.given.end(), name) != request.given.end(); };
   if (model.file_batch && !given("batch")) request.run.batches = {model.file_batch};
-  if (given("precision")) return;
+  if (given("precision") || (request.run.quantization && request.run.quantization->dtype)) return;
   if (model.file_dtype == DType::bfloat16) request.run.precision = run::Precision::bf16;
   if (model.file_dtype == DType::float16) request.run.precision = run::Precision::fp16;
 }
 
-}  // namespace
+/// One token more, where nothing else runs: what the cache grows by.
+std::optional<nn::CacheBytes> cache_bytes(const Runtime& run, const run::RunOptions& options, nn::Model& model) {
+  Runtime alone(run.settings);
+  alone.default_dtype = run.default_dtype;
+  NoGrad guard;
+  std::optional<AutocastContext> autocast;
+  if (auto type = run::autocast_dtype(options.precision)) autocast.emplace(true, *type);
+  try {
+    return model.cache_bytes();
+  } catch (const Error&) {  // of a model that takes no single token
+    return {};
+  }
+}
 
-Estimate estimate(const EstimateRequest& asked) {
+using ModelRead = std::function<void(const nn::Model& model)>;
+Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read = {}) {
   EstimateRequest request = asked;
   Estimate e;
   e.torch = request.torch;
@@ -231,6 +246,10 @@ Estimate estimate(const EstimateRequest& asked) {
   if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
   if (request.run.quantization && request.run.quantization->dtype) runtime.default_dtype = *request.run.quantization->dtype;
   auto model = spec::read_model(request.spec, request.read);
+  e.parts = model->parameter_parts();
+  e.stored = model->stored;
+  e.most_tokens = model->most_tokens;
+  if (model_read) model_read(*model);
   take_from_file(request, *model);
   e.run = request.run;
   run::settle(e.run, *model);
@@ -243,6 +262,7 @@ Estimate estimate(const EstimateRequest& asked) {
     throw after_assumptions(error, runtime.diagnostics);
   }
   e.diagnostics = runtime.diagnostics;
+  e.cache = cache_bytes(runtime, e.run, *model);
 
   e.replay = replay(e.trace(), replay_options);
   e.context = request.semantics == RunSettings::Semantics::cuda ? e.device.context : 0;
@@ -255,5 +275,88 @@ Estimate estimate(const EstimateRequest& asked) {
   e.settings = resolved(request, e);
   return e;
 }
+
+/// The request with another value of a size.
+EstimateRequest with_size(EstimateRequest r, const std::string& symbol, std::int64_t value) {
+  if (symbol == "batch") r.run.batches = {value};
+  if (symbol == "batch") r.read.batches = {value};
+  auto size = std::find_if(r.read.sizes.begin(), r.read.sizes.end(), [&](auto& s) { return s.first == symbol; });
+  if (size == r.read.sizes.end()) size = r.read.sizes.insert(size, {symbol, 0});
+  size->second = value;
+  return r;
+}
+
+/// The same with one sample more: two steps reach the steady state. Nothing where the model takes no such batch.
+std::optional<Estimate> with_one_sample_more(const EstimateRequest& asked) {
+  EstimateRequest more = with_size(asked, "batch", asked.run.batches[0] + 1);
+  more.run.steps = std::min(more.run.steps, 2);
+  more.gpu_memory.reset();
+  more.record_events = more.alloc_what_if = false;
+  try {
+    return estimate_once(more);
+  } catch (const Error&) {
+    return {};
+  }
+}
+Scaling scaling_of(const Estimate& e, const Estimate& larger) {
+  Scaling s;
+  s.per_sample = larger.replay.allocated_peak - e.replay.allocated_peak;
+  s.constant = e.replay.allocated_peak - s.per_sample * e.run.batches[0];
+  const auto& inputs = e.states.inputs;
+  if (e.run.mode == run::Mode::train && !inputs.empty() && inputs[0].name == "input_ids" && inputs[0].sizes.size() == 2)
+    s.activations_per_token = (larger.modules[0].activations_cumulative - e.modules[0].activations_cumulative) / inputs[0].sizes[1];
+  return s;
+}
+
+/// The larger batch runs beside, on a thread of its own.
+Estimate with_scaling(const EstimateRequest& asked) {
+  std::future<std::optional<Estimate>> larger;
+  const bool wanted = asked.scaling && asked.run.batches.size() == 1;
+  Estimate e = estimate_once(asked, [&](const nn::Model& model) {
+    if (wanted && model.is_transformers()) larger = std::async(std::launch::async, with_one_sample_more, asked);
+  });
+  if (!larger.valid()) return e;
+  if (const auto other = larger.get()) e.scaling = scaling_of(e, *other);
+  return e;
+}
+
+/// --seq max, --batch max: doubled until it does not fit, then halved.
+Estimate estimate_largest(const EstimateRequest& asked) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 30;
+  const std::string& option = asked.largest;
+  if (!asked.gpu && !asked.gpu_memory)
+    throw Error("--" + option + " max: what fits depends on the card", "name it with --gpu, or its memory with --gpu-memory");
+  const Estimate smallest = estimate_once(with_size(asked, option, 1));
+  if (!smallest.fit->fits) {
+    Estimate e = smallest;
+    e.largest = Largest{option, 0, false};
+    return e;
+  }
+  if (option != "batch" && smallest.states.inputs == estimate_once(with_size(asked, option, 2)).states.inputs)
+    throw Error("--" + option + " max: no input of the model has this size");
+  const auto fits = [&](std::int64_t value) {
+    try {
+      return estimate_once(with_size(asked, option, value)).fit->fits;
+    } catch (const Error&) {  // beyond what the model takes
+      return false;
+    }
+  };
+  const bool limited = option == "seq" && smallest.most_tokens > asked.run.new_tokens;
+  const std::int64_t most = limited ? smallest.most_tokens - asked.run.new_tokens : kMost;
+  std::int64_t low = 1, high = 2;
+  while (high <= most && fits(high)) low = high, high *= 2;
+  high = std::min(high, most + 1);
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  Estimate e = with_scaling(with_size(asked, option, low));
+  e.largest = Largest{option, low, low == most};
+  return e;
+}
+
+}  // namespace
+
+Estimate estimate(const EstimateRequest& asked) { return asked.largest.empty() ? with_scaling(asked) : estimate_largest(asked); }
 
 }  // namespace memest

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Records rows of --new-tokens for tests/accuracy: record_generation.py > rows
+"""Records rows of --new-tokens for tests/accuracy: record_generation.py [--traces DIR] [TEXT...] > rows
 
 Small models of transformers continue a prompt with generate() on PyTorch's CUDA build; one row of tests/accuracy/rows.jsonl a line. It needs
 torch, transformers and a CUDA device, or a stand-in whose allocator counts: there values read back are not those of a run, so what generate
-decides by them (no padding, no sequence ends early) is given here.
+decides by them (no padding, no sequence ends early) is given here. TEXT chooses the rows whose id contains one of them; --traces also writes
+the allocator's events of each.
 """
+import argparse
 import functools
 import gc
+import gzip
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -25,8 +27,12 @@ CONFIGS = {
     "qwen3": SMALL | {"model_type": "qwen3", "head_dim": 64, "bos_token_id": 151643, "eos_token_id": [1, 2]},
     "gemma2": SMALL | {"model_type": "gemma2", "head_dim": 64, "sliding_window": 50, "bos_token_id": 2, "eos_token_id": [1, 107], "pad_token_id": 0},
 }
+CACHES = {"static": {"cache_implementation": "static"}, "fp8": {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}}
 CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "eager"), ("llama", 3, 2, 70, "fp16", "sdpa"),
-         ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager")]
+         ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager"),
+         ("llama", 2, 100, 30, "bf16", "sdpa", "static"), ("llama", 1, 40, 9, "fp32", "eager", "static"), ("mistral", 2, 30, 40, "fp16", "sdpa", "static"),
+         ("mistral", 1, 77, 9, "bf16", "sdpa", "static"), ("qwen3", 2, 20, 12, "bf16", "sdpa", "static"), ("gemma2", 2, 45, 20, "bf16", "eager", "static"),
+         ("gemma2", 1, 60, 8, "fp32", "eager", "static"), ("llama", 2, 100, 30, "bf16", "sdpa", "fp8"), ("qwen3", 1, 50, 9, "fp32", "eager", "fp8")]
 
 
 class Phases:
@@ -39,7 +45,22 @@ class Phases:
         memory.reset_peak_memory_stats()
 
 
-def run(name, batch, seq, new_tokens, precision, attention):
+def name_of(name, batch, seq, new_tokens, precision, attention, cache=None):
+    text = f"generation: {name} batch={batch} seq={seq} new_tokens={new_tokens} precision={precision} attention={attention}"
+    return text + (f" cache={cache}" if cache else "")
+
+
+def save_trace(folder, ident):
+    events = memory._snapshot()["device_traces"][0]
+    low = min(e["addr"] for e in events if "addr" in e)
+    lines = [[e["action"], e["addr"] - low, e["size"]] for e in events if "addr" in e]
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"id": ident, "fields": ["action", "address", "bytes"], "events": lines}, separators=(",", ":"))
+    (folder / (ident.replace(" ", "_") + ".json.gz")).write_bytes(gzip.compress(text.encode(), mtime=0))
+    memory._record_memory_history(enabled=None)
+
+
+def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=None):
     config = AutoConfig.for_model(**CONFIGS[name])
     config._attn_implementation = attention
     model = AutoModelForCausalLM.from_config(config, dtype=PRECISIONS[precision]).eval()
@@ -47,6 +68,8 @@ def run(name, batch, seq, new_tokens, precision, attention):
     gc.collect()
     memory.empty_cache()
     memory.reset_peak_memory_stats()
+    if traces:
+        memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
     model.to("cuda")
     parameters, buffers = list(model.parameters()), list(model.buffers())
     phases = Phases()
@@ -72,27 +95,36 @@ def run(name, batch, seq, new_tokens, precision, attention):
     utils.StopCheck.__call__ = stop
     truth, torch.Tensor.__bool__ = torch.Tensor.__bool__, lambda _: True
     try:
-        sequences = model.generate(ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, disable_compile=True)
+        sequences = model.generate(ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, disable_compile=True, **CACHES.get(cache, {}))
     finally:
         torch.Tensor.__bool__ = truth
     phases.end("decode")
     assert sequences.shape == (batch, seq + new_tokens)
+    ident = name_of(name, batch, seq, new_tokens, precision, attention, cache)
+    if traces:
+        save_trace(Path(traces), ident)
     spec = f"generation-{name}.json"
     (CONFIG_FILES / spec).write_text(json.dumps(CONFIGS[name], indent=1) + "\n")
     size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
-    return {"set": "generation", "id": f"generation: {name} batch={batch} seq={seq} new_tokens={new_tokens} precision={precision} attention={attention}",
+    return {"set": "generation", "id": ident,
             "arguments": [f"configs/{spec}", "--batch", str(batch), "--seq", str(seq), "--mode", "infer", "--precision", precision, "--attn", attention,
-                          "--new-tokens", str(new_tokens), "--gpu", "a100-80gb", "--torch-version", "2.15"],
+                          "--new-tokens", str(new_tokens), *{"static": ["--cache", "static"], "fp8": ["--cache-dtype", "fp8"]}.get(cache, []),
+                          "--gpu", "a100-80gb", "--torch-version", "2.15"],
             "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": 0, "optimizer_state_bytes": 0},
             "phases": phases.rows, "reserved": phases.reserved}
 
 
 def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--traces")
+    p.add_argument("text", nargs="*")
+    a = p.parse_args()
     torch.backends.cuda.enable_cudnn_sdp(False)
     run(*CASES[0])  # what the first use of the libraries sets up belongs to no row
     for case in CASES:
-        print(json.dumps(run(*case), separators=(",", ":")))
+        if not a.text or any(t in name_of(*case) for t in a.text):
+            print(json.dumps(run(*case, traces=a.traces), separators=(",", ":")), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,6 +1,7 @@
 // A model that can be run: a module, the inputs it takes and what the file said of its loss.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,28 @@ struct Generation {
   std::function<void()> on_decode;  ///< called between the prefill and the first decoding call
 };
 
+/// What one token of one sample takes of the cache that generate() fills.
+struct CacheBytes {
+  Bytes per_token = 0;              ///< of all layers
+  Bytes sliding_per_token = 0;      ///< of those of them that keep no more than a window
+  std::int64_t sliding_window = 0;  ///< tokens; 0: no layer has one
+  Bytes state = 0;                  ///< of convolution and recurrent layers: the same for any length
+};
+
+/// Parameters by what they are for, shared ones once.
+struct ParameterParts {
+  std::int64_t embeddings = 0, attention = 0, mlp = 0, norms = 0, head = 0, other = 0;
+  std::int64_t experts = 0, active_experts = 0;  ///< of mlp: those of routed experts, and of them those that one token meets
+};
+
+/// The weights that lie beside a configuration.
+struct StoredWeights {
+  std::int64_t files = 0, tensors = 0;
+  Bytes bytes = 0;
+  std::map<std::string, Bytes> dtypes;  ///< by the file's own names; empty where only an index is there
+  std::vector<std::string> missing, unexpected, mismatched;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -51,6 +74,9 @@ class Model {
   virtual bool generates() const { return false; }
   /// model.generate(*batch): the sequences.
   virtual Value generate(const Tensors&, const Generation&) { throw Error("this model does not generate"); }
+  /// From a call with one token on the current runtime; nothing where there is no cache.
+  virtual std::optional<CacheBytes> cache_bytes() { return {}; }
+  virtual std::optional<ParameterParts> parameter_parts() const { return {}; }
   /// Whether forward() gives the loss (its inputs then hold the labels).
   virtual bool computes_loss() const { return false; }
   /// Path of the layer that gives logits over the vocabulary (transformers' get_output_embeddings); empty where there is none.
@@ -69,6 +95,8 @@ class Model {
   // What the file fixes, and a run takes where the user gives nothing else.
   std::int64_t file_batch = 0;      ///< samples; 0: nothing
   std::optional<DType> file_dtype;  ///< of parameters and inputs
+  std::int64_t most_tokens = 0;     ///< that it has positions for; 0: not known
+  std::optional<StoredWeights> stored;
 };
 
 }  // namespace memest::nn

@@ -22,6 +22,40 @@ std::string alloc_conf(const Estimate& e) {
   }
   return conf;
 }
+/// What a Hugging Face config tells beside: figures that do not apply are absent.
+void add_figures(Json& j, const Estimate& e) {
+  if (e.parts) {
+    Json parts = Json::object();
+    for (auto& [name, count] : named_parts(*e.parts))
+      if (count) parts[name] = count;
+    Json& parameters = j["model"]["parameters"];
+    parameters["parts"] = parts;
+    if (e.parts->experts) {
+      parameters["experts_count"] = e.parts->experts;
+      parameters["active_experts_count"] = e.parts->active_experts;
+    }
+  }
+  if (e.stored) {
+    Json dtypes = Json::object();
+    for (auto& [name, bytes] : e.stored->dtypes) dtypes[name] = bytes;
+    j["model"]["stored_weights"] = {
+        {"files", e.stored->files},     {"tensors", e.stored->tensors},       {"bytes", e.stored->bytes},          {"dtypes", dtypes},
+        {"missing", e.stored->missing}, {"unexpected", e.stored->unexpected}, {"mismatched", e.stored->mismatched}};
+  }
+  if (e.cache) {
+    j["kv_cache"] = {{"bytes_per_token", e.cache->per_token}};
+    if (e.cache->sliding_window) {
+      j["kv_cache"]["sliding_bytes_per_token"] = e.cache->sliding_per_token;
+      j["kv_cache"]["sliding_window"] = e.cache->sliding_window;
+    }
+    if (e.cache->state) j["kv_cache"]["state_bytes"] = e.cache->state;
+  }
+  if (e.scaling) {
+    j["scaling"] = {{"constant_bytes", e.scaling->constant}, {"per_sample_bytes", e.scaling->per_sample}};
+    if (e.scaling->activations_per_token) j["scaling"]["activations_per_token_bytes"] = *e.scaling->activations_per_token;
+  }
+  if (e.largest) j["largest"] = {{"option", e.largest->option}, {"value", e.largest->value}, {"by_positions", e.largest->by_positions}};
+}
 
 }  // namespace
 
@@ -36,6 +70,7 @@ std::string to_json(const Estimate& e) {
       {"parameters",
        {{"count", s.parameters}, {"trainable_count", s.trainable}, {"bytes", s.parameter_bytes}, {"trainable_bytes", s.trainable_bytes}}},
       {"buffers", {{"count", s.buffers}, {"bytes", s.buffer_bytes}}}};
+  add_figures(j, e);
   Json run = Json::object(), origins = Json::object();
   for (auto& setting : e.settings) {
     run[setting.name] = setting.value;

@@ -1,7 +1,9 @@
 // What an estimate is: the one structure that every report prints.
 #pragma once
+#include <array>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/replay.h"
@@ -51,6 +53,24 @@ struct Compute {
   std::int64_t recomputed_flops = 0;  ///< of the backward's
 };
 
+inline std::array<std::pair<const char*, std::int64_t>, 6> named_parts(const nn::ParameterParts& p) {
+  return {
+      {{"embeddings", p.embeddings}, {"attention", p.attention}, {"mlp", p.mlp}, {"norms", p.norms}, {"head", p.head}, {"other", p.other}}};
+}
+
+/// How the peak grows with the batch, around the batch of the run.
+struct Scaling {
+  Bytes constant = 0, per_sample = 0;          ///< of allocated_peak
+  std::optional<Bytes> activations_per_token;  ///< saved for backward; none in inference and where an input has no tokens
+};
+
+/// --seq max, --batch max.
+struct Largest {
+  std::string option;         ///< "seq"
+  std::int64_t value = 0;     ///< 0: not even 1 fits
+  bool by_positions = false;  ///< the model has positions for no more; memory would allow it
+};
+
 struct Estimate {
   std::string source, kind, name;
   run::RunOptions run;
@@ -71,6 +91,13 @@ struct Estimate {
   Compute compute;
   std::optional<Fit> fit;
   std::vector<AllocWhatIf> alloc_what_if;
+  // of a Hugging Face config
+  std::optional<nn::ParameterParts> parts;
+  std::optional<nn::CacheBytes> cache;
+  std::optional<nn::StoredWeights> stored;
+  std::optional<Scaling> scaling;
+  std::int64_t most_tokens = 0;  ///< that the model has positions for; 0: not known
+  std::optional<Largest> largest;
   Diagnostics diagnostics;
 
   const MemoryTrace& trace() const { return states.trace; }

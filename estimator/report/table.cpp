@@ -107,6 +107,49 @@ std::string what_if(const Estimate& e) {
   return text + "\n";
 }
 
+/// "6.74 B".
+std::string count(std::int64_t n) {
+  static constexpr const char* units[] = {"", " k", " M", " B", " T"};
+  double value = double(n);
+  int unit = 0;
+  while (value >= 999.5 && unit < 4) value /= 1000, ++unit;
+  return fmt::format("{:.{}f}{}", value, unit == 0 || value >= 100 ? 0 : value >= 10 ? 1 : 2, units[unit]);
+}
+/// What a Hugging Face config tells beside: parameters by part, what a token and a sample take.
+std::string figures(const Estimate& e) {
+  std::string text;
+  if (e.parts) {
+    std::vector<std::string> parts;
+    for (auto& [name, number] : named_parts(*e.parts))
+      if (number) parts.push_back(fmt::format("{} {}", name, count(number)));
+    text += "parameters by part: " + join(parts, " · ") + "\n";
+    if (e.parts->experts)
+      text += fmt::format("of them routed experts {}, {} of which work for one token\n", count(e.parts->experts),
+                          count(e.parts->active_experts));
+  }
+  std::vector<std::string> token;
+  if (e.cache) {
+    std::string cache = "KV cache " + human(e.cache->per_token);
+    if (e.cache->sliding_window)
+      cache += fmt::format(" ({} of them within the last {} tokens only)", human(e.cache->sliding_per_token), e.cache->sliding_window);
+    token.push_back(cache);
+  }
+  if (e.scaling && e.scaling->activations_per_token) token.push_back("activations " + human(*e.scaling->activations_per_token));
+  if (!token.empty()) text += "a token takes: " + join(token, " · ") + "\n";
+  if (e.scaling)
+    text +=
+        fmt::format("max_memory_allocated around this batch: {} + {} a sample\n", human(e.scaling->constant), human(e.scaling->per_sample));
+  return text;
+}
+
+/// --seq max, --batch max.
+std::string largest(const Estimate& e) {
+  if (!e.largest) return {};
+  if (e.largest->value == 0) return fmt::format("not even --{} 1 fits\n\n", e.largest->option);
+  return fmt::format("largest --{} that fits: {}{}\n\n", e.largest->option, e.largest->value,
+                     e.largest->by_positions ? ", which is as many positions as the model has" : "");
+}
+
 /// Whether cuDNN runs, whose workspaces memest does not know.
 bool convolves(const Estimate& e) {
   return std::any_of(e.trace().events.begin(), e.trace().events.end(),
@@ -146,7 +189,7 @@ std::string layers(const Estimate& e, int depth) {
 }  // namespace
 
 std::string to_table(const Estimate& e, const TableOptions& options) {
-  std::string text = headline(e) + "\n\n" + verdict(e);
+  std::string text = headline(e) + "\n\n" + largest(e) + verdict(e);
   auto total = [](const char* name, Bytes bytes, const std::string& note) {
     std::string line = fmt::format("{:<24} {:>9}    {}", name, human(bytes), note);
     while (line.back() == ' ') line.pop_back();
@@ -174,6 +217,7 @@ std::string to_table(const Estimate& e, const TableOptions& options) {
     text += line + "\n";
   }
   if (auto modules = layers(e, options.depth); !modules.empty()) text += "\n" + modules;
+  if (auto lines = figures(e); !lines.empty()) text += "\n" + lines;
   text += what_if(e);
   if (const Bytes host = e.states.host_bytes.saved_peak)
     text += fmt::format("on the host (pinned): {} of saved tensors at most\n", human(host));

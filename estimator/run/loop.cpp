@@ -162,7 +162,7 @@ class Loop {
   /// Resolves --loss, the file's own and the default, and checks that the loss fits the output.
   void choose_loss() {
     if (model_.computes_loss()) {
-      result_.loss = "the model's own";
+      result_.loss = o_.loss == "chunked" ? o_.loss : "the model's own";
       return;
     }
     std::string name = o_.loss.empty() ? training_ ? (model_.loss.empty() ? "sum" : model_.loss) : "none" : o_.loss;

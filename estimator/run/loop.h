@@ -22,6 +22,7 @@ struct RunResult {
     std::string name;
     Dims sizes;
     DType dtype;
+    bool operator==(const Input&) const = default;
   };
   std::vector<Input> inputs;  ///< of the first step
 };

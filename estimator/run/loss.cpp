@@ -70,6 +70,8 @@ const std::vector<const LossRule*>& all_losses() { return registered(); }
 
 namespace {
 const LossRule& find_loss(const std::string& name) {
+  if (name == "chunked")
+    throw Error("--loss chunked is the loss of a causal language model of a Hugging Face config", "use --task causal-lm with it");
   std::vector<std::string> names;
   for (auto* loss : all_losses()) {
     if (name == loss->name) return *loss;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/text.h"
 #include "fake/runtime.h"
@@ -11,7 +12,9 @@
 #include "models/hf/generate.h"
 #include "spec/config_values.h"
 #include "spec/diffusers_config.h"
+#include "models/hf/parts.h"
 #include "spec/hf_quantization.h"
+#include "spec/hf_weights.h"
 #include "spec/json.h"
 #include "spec/reader.h"
 
@@ -103,6 +106,26 @@ std::string inferred_model_type(const Node& top) {
   return "";
 }
 
+/// Files that lie beside a config.json, by keys that only they have.
+struct Sibling {
+  std::vector<const char*> keys;
+  const char* what;
+};
+const std::vector<Sibling>& siblings() {
+  static const std::vector<Sibling> list{{{"dim", "n_layers", "n_heads"}, "the params.json of a model's own release"},
+                                         {{"peft_type"}, "the adapter_config.json of peft, an adapter's and not a model's"},
+                                         {{"tokenizer_class"}, "a tokenizer_config.json"},
+                                         {{"image_processor_type"}, "a preprocessor_config.json"},
+                                         {{"weight_map"}, "the index of a model's weights"},
+                                         {{"bos_token_id", "transformers_version"}, "a generation_config.json"}};
+  return list;
+}
+const Sibling* sibling_of(const Json& file) {
+  for (auto& sibling : siblings())
+    if (std::all_of(sibling.keys.begin(), sibling.keys.end(), [&](const char* key) { return file.contains(key); })) return &sibling;
+  return nullptr;
+}
+
 /// Where the file names a class of one of its sections' types (Gemma3ForCausalLM in a file of gemma3), that class reads the section, or the
 /// file itself where it has none (PreTrainedConfig.from_dict with base_config_key).
 struct Part {
@@ -156,16 +179,39 @@ const hf::TaskClass& class_for(const ReadOptions& options, const hf::Family& fam
 /// The network as the run calls it.
 class HfModel final : public nn::Model {
  public:
-  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options)
-      : network_(std::move(network)), config_(config), options_(options) {
+  using CacheKind = hf::Generation::CacheKind;
+  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options, CacheKind cache)
+      : network_(std::move(network)), config_(config), options_(options), cache_(cache) {
     root = network_;
   }
   bool generates() const override { return network_->generates(); }
   Value generate(const Tensors& batch, const nn::Generation& g) override {
-    hf::X sequences = hf::generate(*network_, config_, batch[0], batch[1], {g.new_tokens, g.all_logits, options_.use_cache, g.on_decode});
+    hf::X sequences = hf::generate(*network_, config_, options_, batch[0], batch[1],
+                                   {g.new_tokens, g.all_logits, options_.use_cache, cache_, g.on_decode});
     check_attention();
     return Tensor(std::move(sequences));
   }
+  std::optional<nn::CacheBytes> cache_bytes() override {
+    hf::Batch call;
+    if (network_->generates() && options_.use_cache) call.cache = network_->new_generation_cache();
+    if (!call.cache) return {};
+    if (cache_ == CacheKind::fp8) call.cache->make_fp8();
+    const hf::CachePtr cache = call.cache;
+    call.input = empty({1, 1}, DType::int64);
+    call.position_ids = empty({1, 1}, DType::int64);
+    call.logits_to_keep = 1;
+    network_->step(std::move(call));
+    nn::CacheBytes bytes;
+    auto size = [](T x) { return x ? x.numel() * item_size(x.dtype()) : Bytes{0}; };
+    for (auto& layer : cache->layers()) {
+      const Bytes of_token = size(layer.keys) + size(layer.values);
+      bytes.per_token += of_token;
+      if (layer.window) bytes.sliding_per_token += of_token, bytes.sliding_window = layer.window;
+      for (auto& state : layer.states) bytes.state += size(state);
+    }
+    return bytes;
+  }
+  std::optional<nn::ParameterParts> parameter_parts() const override { return hf::parameter_parts(*root, output_embeddings()); }
   nn::Outcome forward(const Tensors& batch) override {
     hf::Batch b;
     for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -204,12 +250,39 @@ class HfModel final : public nn::Model {
 
   Config config_;
   hf::Options options_;
+  CacheKind cache_;
 };
+
+/// from_pretrained's dtype="auto": the config's type, else that of the weights.
+DType dtype_of(const Config& config, std::optional<DType> stored) {
+  const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
+  std::string name = config.text_or(key, "auto");
+  if (name == "auto") return stored.value_or(DType::float32);
+  if (name.starts_with("torch.")) name = name.substr(6);
+  const auto type = dtype_from(name);
+  if (!type || !is_floating(*type)) throw config.error(key, "a floating type of PyTorch, found '" + name.substr(0, 60) + "'");
+  if (stored && *stored != *type)
+    runtime().diagnostics.add({Diagnostic::Severity::warning, "weights-dtype",
+                               fmt::format("the files hold {} and the config says {}", name_of(*stored), name_of(*type)),
+                               std::string("/") + key, "transformers converts them as it loads; --precision chooses"});
+  return *type;
+}
+
+HfModel::CacheKind cache_kind(const ReadOptions& options, const hf::Options& o) {
+  if (options.cache.empty()) return HfModel::CacheKind::dynamic;
+  if (!options.generates) throw Error("--cache: a plain forward fills a DynamicCache", "add --new-tokens, for generate()");
+  if (!o.use_cache) throw Error("--cache and --use-cache no exclude each other");
+  if (options.cache == "fp8") return HfModel::CacheKind::fp8;
+  if (o.attention == hf::Attention::flash)
+    throw Error("--cache static: memest does not model flash attention over it", "use --attn sdpa or eager");
+  return HfModel::CacheKind::fixed;
+}
 
 class HfConfig final : public Reader {
  public:
   HfConfig() : Reader("hf-config") {}
 
+  bool builds() const override { return true; }
   bool recognises(const std::string& path, const std::string& head) const override {
     if (fs::is_directory(path))
       return fs::is_regular_file(fs::path(path) / "config.json") || fs::is_regular_file(fs::path(path) / "model_index.json");
@@ -230,8 +303,12 @@ class HfConfig final : public Reader {
       model_type = top.at("model_type").text();
     } else {
       model_type = inferred_model_type(top);
-      if (model_type.empty())
-        throw top.error("this field is missing, and nothing in the file says which model it is").within("/model_type");
+      if (model_type.empty()) {
+        if (auto* sibling = sibling_of(file))
+          throw Error(fmt::format("this is {}", sibling->what), "memest reads the config.json of transformers, which lies beside it")
+              .within("/model_type");
+        throw Error("this field is missing, and nothing in the file says which model it is").within("/model_type");
+      }
       rt.diagnostics.add({Diagnostic::Severity::note, "guessed-model-type", "the file names no model_type; taken as " + model_type,
                           "/model_type", "add \"model_type\" to the file"});
     }
@@ -271,14 +348,22 @@ class HfConfig final : public Reader {
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
     if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
     o.logits_to_keep = options.logits_to_keep;
+    o.chunked_loss = options.chunked_loss;
     if (options.generates) o.packed = false;  // the positions of one prompt
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
+    auto weights = folder ? WeightFiles::find(path) : std::nullopt;
+    const DType file_dtype = dtype_of(config, weights ? weights->dtype() : std::nullopt);
+    if (options.file_dtype && (file_dtype == DType::bfloat16 || file_dtype == DType::float16)) rt.default_dtype = file_dtype;
     hf::NetworkPtr network = made.make(config, o);
-    auto model = std::make_unique<HfModel>(network, config, o);
+    if (o.chunked_loss) check_chunked_loss(*network, model_type);
+    auto model = std::make_unique<HfModel>(network, config, o, cache_kind(options, o));
     model->kind = name;
+    model->file_dtype = file_dtype;
+    model->most_tokens = config.integer_or("max_position_embeddings", 0);
     model->quantization = read_quantization(config);
+    if (weights) model->stored = weights->compared_with(*network, model->quantization != nullptr);
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
     for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
@@ -297,6 +382,19 @@ class HfConfig final : public Reader {
   }
 
  private:
+  /// --loss chunked: transformers/monkey_patch.py of liger_kernel 0.8.5 says which families it knows.
+  static void check_chunked_loss(const hf::Network& network, const std::string& model_type) {
+    static const std::set<std::string> kPatched{"llama",       "mistral",  "ministral",   "mixtral",   "gemma",       "gemma2",
+                                                "gemma3_text", "qwen2",    "qwen3",       "qwen3_moe", "phi3",        "olmo2",
+                                                "olmo3",       "glm4",     "smollm3",     "exaone4",   "deepseek_v2", "gpt_oss",
+                                                "llama4_text", "nemotron", "deepseek_v3", "qwen3_next"};
+    if (!network.generates())  // the causal language models of decoder.cpp
+      throw Error(fmt::format("--loss chunked: {} computes no loss of a causal language model that memest can chunk", network.type()),
+                  "it works for --task causal-lm of decoder-only models");
+    if (!kPatched.contains(model_type))
+      runtime().diagnostics.add({Diagnostic::Severity::warning, "assumed-loss",
+                                 fmt::format("liger_kernel 0.8.5 does not patch {}: the loss is taken as if it did", model_type), "", ""});
+  }
   static std::string name_of(const std::string& path, bool folder, const Json& file, const std::string& model_type) {
     if (file.contains("_name_or_path") && file["_name_or_path"].is_string() && !file["_name_or_path"].get<std::string>().empty() &&
         file["_name_or_path"].get<std::string>().size() < 80)
@@ -336,7 +434,10 @@ bool looks_like_hf_config(const std::string& path, const std::string& head) {
   auto tells = [](const std::string& text) {
     for (auto* key : {"\"model_type\"", "\"architectures\"", "\"_class_name\"", "\"transformers_version\""})
       if (text.find(key) != std::string::npos) return true;
-    return false;
+    return std::any_of(siblings().begin(), siblings().end(), [&](auto& sibling) {
+      return std::all_of(sibling.keys.begin(), sibling.keys.end(),
+                         [&](const char* key) { return text.find('"' + std::string(key) + '"') != std::string::npos; });
+    });
   };
   if (tells(head)) return true;
   if (head.size() < 4096) return false;

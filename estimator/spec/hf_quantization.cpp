@@ -1,4 +1,4 @@
-// Sources: transformers 5.24 utils/quantization_config.py, quantizers/quantizer_{bnb_4bit,bnb_8bit,finegrained_fp8,gptq,awq}.py.
+// Sources: transformers 5.24 utils/quantization_config.py, quantizers/quantizer_{bnb_4bit,bnb_8bit,finegrained_fp8,gptq,awq,mxfp4}.py.
 #include "spec/hf_quantization.h"
 
 #include <fmt/format.h>
@@ -76,10 +76,19 @@ nn::Quantization packed(const Config& c, Method method) {
   return q;
 }
 
+/// The configuration's own, or that of the text model in it.
+std::optional<Config> quantization_section(const Config& config) {
+  if (auto own = config.section_if("quantization_config")) return own;
+  for (const char* text : {"text_config", "llm_config", "language_config", "thinker_config"})
+    if (const auto section = config.section_if(text))
+      if (auto nested = quantization_section(*section)) return nested;
+  return {};
+}
+
 }  // namespace
 
 std::shared_ptr<const nn::Quantization> read_quantization(const Config& config) {
-  const auto section = config.section_if("quantization_config");
+  const auto section = quantization_section(config);
   if (!section) return {};
   const Config& c = *section;
   const bool bnb = c.boolean_or("load_in_4bit", false) || c.boolean_or("load_in_8bit", false);
@@ -93,9 +102,12 @@ std::shared_ptr<const nn::Quantization> read_quantization(const Config& config) 
     q = packed(c, Method::gptq);
   else if (method == "awq")
     q = packed(c, Method::awq);
+  else if (method == "mxfp4")
+    note("mxfp4-dequantised", "transformers makes bfloat16 weights of mxfp4 ones where the package `kernels` is absent: taken so",
+         "the load's temporaries are not counted; with the kernels, experts stay at 4.25 bits a parameter");
   else
     throw c.error("quant_method", fmt::format("memest does not read weights of '{}'", method.substr(0, 60)),
-                  "it reads bitsandbytes, fp8, gptq and awq; without quantization_config it takes the weights as plain");
+                  "it reads bitsandbytes, fp8, gptq, awq and mxfp4; without quantization_config it takes the weights as plain");
   if (!q) return {};
   q->stored = true;
   if (!q->bitsandbytes())

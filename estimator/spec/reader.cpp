@@ -56,6 +56,21 @@ std::vector<std::string> shipped_specs() {
   return names;
 }
 
+namespace {
+
+/// The options that choose how a configuration's model is built, of a file that has its model in it.
+void refuse_building_options(const ReadOptions& o) {
+  const std::pair<const char*, bool> given[] = {{"--attn", o.attention != "sdpa"}, {"--task", !o.task.empty()},
+                                                {"--experts", !o.experts.empty()}, {"--use-cache", o.use_cache.has_value()},
+                                                {"--cache", !o.cache.empty()},     {"--loss chunked", o.chunked_loss}};
+  for (auto& [option, there] : given)
+    if (there)
+      throw Error(fmt::format("{} chooses how a Hugging Face config's model is built, and this file says itself what runs", option),
+                  "leave it out");
+}
+
+}  // namespace
+
 std::unique_ptr<nn::Model> read_model(const std::string& spec, const ReadOptions& options) {
   std::error_code problem;
   fs::path path = spec;
@@ -76,6 +91,7 @@ std::unique_ptr<nn::Model> read_model(const std::string& spec, const ReadOptions
   for (auto* reader : registered()) {
     if (!reader->recognises(path.string(), head)) continue;
     try {
+      if (!reader->builds()) refuse_building_options(options);
       auto model = reader->read(path.string(), options);
       model->source = source;
       if (model->name.empty()) model->name = path.stem().string();

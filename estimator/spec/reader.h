@@ -21,6 +21,7 @@ struct ReadOptions {
   std::string method;                 ///< --method of a TorchScript file; empty: forward
   std::vector<std::int64_t> batches;  ///< --batch, where it was given
   std::optional<DType> dtype;         ///< --precision, where it was given: of parameters
+  bool file_dtype = false;            ///< neither --precision nor --amp was given: a configuration's own type counts
   bool graph_lifetimes = false;       ///< --lifetimes graph
   // of models that know several tasks or ways to run (Hugging Face configurations)
   std::string task;                ///< --task; empty: what the file names
@@ -31,6 +32,8 @@ struct ReadOptions {
   bool checkpoint = false, reentrant = false;
   bool generates = false;                      ///< --new-tokens: the prompt comes with its attention mask
   std::optional<std::int64_t> logits_to_keep;  ///< --logits last: 1
+  std::string cache;                           ///< --cache and --cache-dtype: static, fp8; empty: dynamic
+  bool chunked_loss = false;                   ///< --loss chunked
 };
 
 /// A JSON file that transformers or diffusers wrote.
@@ -44,6 +47,8 @@ class Reader {
   /// Whether the file looks like this reader's; `head` is its first 4 KiB (empty for a folder).
   virtual bool recognises(const std::string& path, const std::string& head) const = 0;
   virtual std::unique_ptr<nn::Model> read(const std::string& path, const ReadOptions& options) const = 0;
+  /// Whether it builds a model from its configuration, so that --attn, --task and the like choose how.
+  virtual bool builds() const { return false; }
 };
 
 /// The model of a path, or of a shipped spec's name. New parameters get the runtime's default dtype. Throws Error with the near names.

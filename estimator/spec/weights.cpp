@@ -1,4 +1,4 @@
-// Files that hold weights and no model: checkpoints of torch.save, safetensors (github.com/huggingface/safetensors, README.md), GGUF
+// Files that hold weights and no model: checkpoints of torch.save, safetensors, GGUF
 // (github.com/ggml-org/ggml, docs/gguf.md version 3). What loading them takes is all that can be told: --mode infer does.
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include "base/text.h"
 #include "fake/runtime.h"
 #include "spec/file_kind.h"
-#include "spec/json_stream.h"
 #include "spec/pickle.h"
 #include "spec/reader.h"
+#include "spec/safetensors.h"
 #include "spec/zip_file.h"
 
 namespace memest::spec {
@@ -88,70 +88,7 @@ std::uint64_t size_of_file(std::ifstream& file) {
 }
 
 void read_safetensors(const std::string& path, Tree& tree) {
-  constexpr std::uint64_t kMostHeader = 100'000'000;  // the library's own limit
-  static const std::map<std::string_view, DType> types{{"BOOL", DType::boolean},
-                                                       {"U8", DType::uint8},
-                                                       {"I8", DType::int8},
-                                                       {"F8_E5M2", DType::float8_e5m2},
-                                                       {"F8_E4M3", DType::float8_e4m3fn},
-                                                       {"F8_E8M0", DType::uint8},
-                                                       {"I16", DType::int16},
-                                                       {"U16", DType::uint16},
-                                                       {"F16", DType::float16},
-                                                       {"BF16", DType::bfloat16},
-                                                       {"I32", DType::int32},
-                                                       {"U32", DType::uint32},
-                                                       {"F32", DType::float32},
-                                                       {"C64", DType::complex64},
-                                                       {"F64", DType::float64},
-                                                       {"I64", DType::int64},
-                                                       {"U64", DType::uint64}};
-  std::ifstream file(path, std::ios::binary);
-  const std::uint64_t size = size_of_file(file);
-  char raw[8];
-  file.read(raw, 8);
-  std::uint64_t left = little(raw, 8);
-  if (left > kMostHeader || left > size - 8) throw Error(fmt::format("the header would have {} bytes: the file is cut off", left));
-  const std::uint64_t data = size - 8 - left;
-  JsonStream json(
-      [&](char* into, std::size_t most) {
-        const auto count = std::size_t(std::min<std::uint64_t>(most, left));
-        file.read(into, std::streamsize(count));
-        left -= count;
-        return std::size_t(file.gcount());
-      },
-      "header");
-  json.object([&](std::string_view key) {
-    if (key == "__metadata__") return json.skip();
-    const std::string name(key);
-    std::optional<DType> type;
-    Dims sizes;
-    std::vector<std::int64_t> offsets;
-    json.object([&](std::string_view field) {
-      if (field == "dtype") {
-        const std::string text(json.string());
-        auto it = types.find(text);
-        if (it == types.end()) throw json.error(fmt::format("unknown dtype '{}'", text.substr(0, 40)));
-        type = it->second;
-      } else if (field == "shape") {
-        json.array([&] {
-          sizes.push_back(json.integer());
-          if (sizes.back() < 0) throw json.error("a size is negative");
-        });
-      } else if (field == "data_offsets") {
-        json.array([&] { offsets.push_back(json.integer()); });
-      } else {
-        json.skip();
-      }
-    });
-    if (!type || offsets.size() != 2) throw json.error("a tensor has \"dtype\", \"shape\" and \"data_offsets\"");
-    const Bytes bytes = checked_mul(sizes.numel(), item_size(*type));
-    if (offsets[0] < 0 || offsets[1] < offsets[0] || std::uint64_t(offsets[1]) > data || offsets[1] - offsets[0] != bytes)
-      throw json.error(
-          fmt::format("its {} bytes do not lie at {} to {} of {}: the file is damaged or cut off", bytes, offsets[0], offsets[1], data));
-    tree.add(name, host_tensor(sizes, *type), is_buffer(*type));
-  });
-  json.finish();
+  for (auto& t : read_safetensors_header(path)) tree.add(t.name, host_tensor(t.sizes, t.dtype), is_buffer(t.dtype));
 }
 
 /// Reads numbers and texts, never beyond the end.

@@ -1,6 +1,7 @@
 #include "models/hf/decoder.h"
 
 #include "fake/checkpoint.h"
+#include "models/hf/liger.h"
 #include "models/hf/loss.h"
 
 namespace memest::hf {
@@ -445,10 +446,14 @@ class DecoderForCausalLM final : public Network {
     Entered scope(*this);
     auto [last_hidden_state, cache] = (*model_)(batch.input);
     X hidden_states = slice_logits_to_keep(last_hidden_state, c_->options.logits_to_keep);
-    X logits = lm_head(hidden_states);
-    if (form_->logits) logits = form_->logits(std::move(logits), *c_);
-    X loss;
-    if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
+    X logits, loss;
+    if (c_->options.chunked_loss && training && batch.labels) {  // lce_forward of liger_kernel
+      loss = liger_causal_lm_loss(hidden_states, lm_head.weight(), lm_head.bias(), batch.labels);
+    } else {
+      logits = lm_head(hidden_states);
+      if (form_->logits) logits = form_->logits(std::move(logits), *c_);
+      if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
+    }
     if (!c_->router_logits) return {model_output({loss, logits}, cache.get()), loss};
     const std::vector<X> router_logits = std::exchange(*c_->router_logits, {});
     X aux_loss;

@@ -1,6 +1,7 @@
 #include "models/hf/generate.h"
 
 #include "fake/autograd.h"
+#include "models/hf/masks.h"
 
 namespace memest::hf {
 namespace {
@@ -75,9 +76,24 @@ X stopping_criteria(const X& input_ids, const SpecialTokens& tokens) {
   return is_done;
 }
 
+/// create_masks_for_generate: what prepare_inputs_for_generation makes for a cache of fixed shapes.
+Cache::Masks create_masks_for_generate(const Options& options, const Cache& cache, I batch_size, I sequence_length) {
+  Cache::Masks masks;
+  const X inputs_embeds = empty({batch_size, sequence_length, 0}, runtime().default_dtype);
+  const MaskArguments arguments{options, inputs_embeds, &cache};
+  std::optional<I> window;
+  bool full = false;
+  for (auto& layer : cache.layers()) layer.window ? void(window = layer.window) : void(full = true);
+  if (full) masks.full = create_causal_mask(arguments);
+  if (window) masks.sliding = create_sliding_window_causal_mask(arguments, *window);
+  for (auto* mask : {&masks.full, &masks.sliding})
+    if (*mask && **mask) *mask = (*mask)->contiguous();
+  return masks;
+}
+
 }  // namespace
 
-X generate(Network& model, const Config& config, X input_ids, X attention_mask, const Generation& g) {
+X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
   NoGrad guard;
   const SpecialTokens tokens(config);
   const I batch = input_ids.size(0), most = input_ids.size(1) + g.new_tokens;
@@ -96,10 +112,19 @@ X generate(Network& model, const Config& config, X input_ids, X attention_mask, 
   }
   all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
   CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
+  if (cache && g.cache == Generation::CacheKind::fixed) cache->make_static(most - 1);
+  if (cache && g.cache == Generation::CacheKind::fp8) cache->make_fp8();
   any(compare("lt", input_ids, 0));  // _get_logits_processor
 
   X unfinished_sequences = aten("ones", {list_of(Dims{batch})}, {{"dtype", DType::int64}});
   Network::Step outputs;
+  /// Gives those of the last call, which live as long as its other arguments.
+  auto prepare_masks = [&](const X& call_ids) {
+    if (!cache || !cache->is_compileable()) return Cache::Masks();
+    Cache::Masks former = std::exchange(cache->prepared, {});
+    cache->prepared = create_masks_for_generate(options, *cache, batch, call_ids.size(1));
+    return former;
+  };
   auto step = [&](const X& call_ids, const X& call_positions) {
     Batch call;
     call.input = call_ids;
@@ -110,16 +135,20 @@ X generate(Network& model, const Config& config, X input_ids, X attention_mask, 
   };
   {
     X ids = input_ids.clone();
+    prepare_masks(ids);
     outputs = step(ids, position_ids);
   }
+  if (cache) cache->prepared = {};
   const X first_positions = position_ids;  // generate's own model_kwargs
   X next_token_logits, next_tokens, ids, positions;
   for (bool prefill = true;; prefill = false) {
     if (!prefill) {
       X new_ids = g.use_cache ? input_ids.slice(1, -1, std::nullopt).clone() : input_ids.clone();
       X new_positions = g.use_cache ? position_ids.slice(-1, -1, std::nullopt).clone() : position_ids;
+      Cache::Masks former = prepare_masks(new_ids);
       ids = std::move(new_ids);
       positions = std::move(new_positions);
+      former = {};
       outputs = step(ids, positions);
     }
     position_ids = next_positions(position_ids);

@@ -7,12 +7,14 @@
 namespace memest::hf {
 
 struct Generation {
-  I new_tokens = 1;                 ///< max_new_tokens, all of which are generated
-  bool all_logits = false;          ///< logits of the whole prompt, cast to float32, as before transformers 4.45
-  bool use_cache = true;            ///< a DynamicCache
+  I new_tokens = 1;         ///< max_new_tokens, all of which are generated
+  bool all_logits = false;  ///< logits of the whole prompt, cast to float32, as before transformers 4.45
+  bool use_cache = true;
+  /// cache_implementation: a DynamicCache, "static" (run without torch.compile), "quantized" with the backend fp8.
+  enum class CacheKind { dynamic, fixed, fp8 } cache = CacheKind::dynamic;
   std::function<void()> on_decode;  ///< called once the first token exists
 };
 /// model.generate(input_ids, attention_mask=attention_mask): the sequences, [batch, length + new_tokens].
-X generate(Network& model, const Config& config, X input_ids, X attention_mask, const Generation& generation);
+X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& generation);
 
 }  // namespace memest::hf

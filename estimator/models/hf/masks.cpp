@@ -109,19 +109,22 @@ X find_packed_sequence_indices(const Options& options, const X& position_ids) {
 struct Sizes {
   I batch, q_length, kv_length, q_offset, kv_offset;
   X packed, padding;
+  X q_offset_tensor;  ///< of a filled StaticLayer
 };
 Sizes preprocess(const MaskArguments& a, I layer) {
-  Sizes s{a.inputs_embeds.size(0), a.inputs_embeds.size(1), a.inputs_embeds.size(1), 0, 0, {}, {}};
+  Sizes s{a.inputs_embeds.size(0), a.inputs_embeds.size(1), a.inputs_embeds.size(1), 0, 0, {}, {}, {}};
   if (a.attention_mask) {
     s.padding = a.attention_mask.to(DType::boolean);
     s.kv_length = s.padding.size(-1);
   }
   if (a.cache) {
     s.q_offset = a.cache->seen(layer);
-    if (layer < I(a.cache->layers().size()))
+    if (layer < I(a.cache->layers().size())) {
+      s.q_offset_tensor = a.cache->layers()[std::size_t(layer)].query_offset();
       std::tie(s.kv_length, s.kv_offset) = a.cache->layers()[std::size_t(layer)].mask_sizes(s.q_length);
-    else
+    } else {
       s.kv_length = s.q_length;
+    }
   } else if (a.position_ids && !a.attention_mask) {
     X position_ids = a.position_ids;
     if (position_ids.size(0) != s.batch) position_ids = position_ids.expand({s.batch, -1});
@@ -163,7 +166,7 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
   {
     X batch_arange = arange(s.batch);
     X head_arange = arange(1);
-    X q_arange = arange(s.q_length).add(s.q_offset);
+    X q_arange = s.q_offset_tensor ? arange(s.q_length).add(s.q_offset_tensor) : arange(s.q_length).add(s.q_offset);
     X kv_arange = arange(s.kv_length).add(s.kv_offset);
     if (vmap) {  // _vmap_expansion_sdpa: an index has the dimensions of the maps around it, and a result is expanded over the others
       mask = function(batch_arange.unsqueeze(1).unsqueeze(2), head_arange, q_arange.unsqueeze(1), kv_arange);
@@ -182,7 +185,7 @@ X make_mask(const MaskArguments& a, const Sizes& s, MaskFunction function, bool 
 
 X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optional<I> local_size, bool vmap = false) {
   const Sizes s = preprocess(a, layer);
-  bool skip = a.allow_skip && !vmap;
+  bool skip = a.allow_skip && !vmap && !(a.cache && a.cache->is_compileable() && s.q_length == 1);
   if (s.packed) {
     function = remapped(std::move(function), a.position_ids.expand({s.batch, -1}));
     skip = false;
@@ -198,9 +201,11 @@ X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optio
 }  // namespace
 
 X create_causal_mask(const MaskArguments& a) {
+  if (a.cache && a.cache->prepared.full) return *a.cache->prepared.full;
   return causal_mask(a, causal, a.layer >= 0 ? a.layer : a.cache ? a.cache->first_layer(false) : 0, {});
 }
 X create_sliding_window_causal_mask(const MaskArguments& a, I window) {
+  if (a.cache && a.cache->prepared.sliding) return *a.cache->prepared.sliding;
   return causal_mask(a, and_masks(sliding_window_overlay(window), causal),
                      a.layer >= 0 ? a.layer
                      : a.cache    ? a.cache->first_layer(true)
@@ -214,6 +219,7 @@ X create_sliding_window_block_mask(const MaskArguments& a, I window) {
                      a.cache ? a.cache->first_layer(true) : 0, {}, true);
 }
 X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
+  if (a.cache && a.cache->prepared.sliding) return *a.cache->prepared.sliding;
   X left_padding = zeros({a.inputs_embeds.size(0)}, DType::int64);
   return causal_mask(a, and_masks(chunked_overlay(chunk, left_padding), causal),
                      a.layer >= 0 ? a.layer

@@ -46,6 +46,7 @@ struct Options {
   std::string experts = "grouped_mm";  ///< experts_implementation: grouped_mm, batched_mm, eager
   bool use_cache = true;
   bool labels = true;               ///< the loss is computed
+  bool chunked_loss = false;        ///< by liger_kernel's fused head and cross entropy
   std::optional<I> logits_to_keep;  ///< of a plain forward; none: the logits of all positions
   bool checkpoint = false;          ///< gradient_checkpointing_enable()
   bool reentrant = false;
