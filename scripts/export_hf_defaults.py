@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DROPPED = {"initializer_range", "sep_token_id", "label2id", "transformers_version", "return_dict", "output_hidden_states", "architectures", "pretraining_tp",
            "id2label", "dtype", "problem_type", "chunk_size_feed_forward", "initializer_factor", "rms_norm_eps", "layer_norm_eps", "image_token_id", "video_token_id",
-           "audio_token_id", "boi_token_id", "eoi_token_id"}
+           "audio_token_id", "boi_token_id", "eoi_token_id", "time_step_limit"}
 
 
 def facts(name, mapping):

@@ -1,5 +1,7 @@
-// models/lfm2: short convolutions, with attention in some layers.
+// models/lfm2 and models/lfm3: short convolutions, with attention in some layers.
 #include "models/hf/decoder.h"
+#include "models/hf/linear_attention.h"
+#include "models/hf/rotate.h"
 
 namespace memest::hf {
 namespace {
@@ -23,10 +25,10 @@ class Lfm2Attention final : public DecoderAttention {
   UnaryPtr q_layernorm_, k_layernorm_;
 };
 
-class Lfm2ShortConv final : public Mixer {
+class ShortConv final : public Mixer {
  public:
-  Lfm2ShortConv(const DecoderConfig& c, I layer)
-      : Mixer("Lfm2ShortConv"), layer_(layer), width_(c.hidden), kernel_(c.file.size_or("conv_L_cache", 3)) {
+  ShortConv(const DecoderConfig& c, I layer, std::string type)
+      : Mixer(std::move(type)), layer_(layer), width_(c.hidden), kernel_(c.file.size_or("conv_L_cache", 3)) {
     const bool bias = c.file.boolean_or("conv_bias", false);
     conv = &child<Conv1d>("conv", width_, width_, kernel_, 1, kernel_ - 1, bias, width_);
     in_proj = &child<Linear>("in_proj", width_, 3 * width_, bias);
@@ -41,9 +43,14 @@ class Lfm2ShortConv final : public Mixer {
     X B = parts[0], C = parts[1], x = parts[2];
     parts.clear();
     hidden_states = B.mul(x);
-    if (call.cache) hidden_states = update_conv_state(call.cache->layer(layer_), hidden_states);
-    hidden_states = causal_conv1d(hidden_states);
-    if (call.cache) hidden_states = hidden_states.slice(2, -seq_len, std::nullopt);
+    const X conv_state = cached_state(call.cache, layer_, kConvState);
+    if (conv_state && seq_len == 1) {
+      hidden_states = causal_conv1d_update(hidden_states, conv_state, conv->weight(), conv->bias(), nullptr);
+    } else {
+      if (call.cache) hidden_states = update_conv_state(*call.cache, layer_, hidden_states, kernel_);
+      hidden_states = causal_conv1d_fn(hidden_states, conv->weight(), conv->bias(), nullptr);
+      if (call.cache) hidden_states = hidden_states.slice(2, -seq_len, std::nullopt);
+    }
     X y = C.mul(hidden_states);
     y = y.transpose(-1, -2).contiguous();
     y = (*out_proj)(y);
@@ -51,34 +58,15 @@ class Lfm2ShortConv final : public Mixer {
   }
 
  private:
-  /// LinearAttentionLayer.update_conv_state of a first call: the last columns are kept.
-  X update_conv_state(CacheLayer& cached, const X& conv_states) const {
-    X kept = zeros({conv_states.size(0), width_, kernel_}, conv_states.dtype());
-    X full = conv_states;
-    if (const I missing = kernel_ - conv_states.size(-1); missing > 0)
-      full = aten("constant_pad_nd", {Tensor(conv_states), list_of(Dims{missing, 0}), I{0}});
-    ops::copy_(kept, full.slice(-1, -kernel_, std::nullopt), false);
-    cached.states = {kept};
-    return full;
-  }
-  X causal_conv1d(const X& hidden_states) const {
-    const I seq_len = hidden_states.size(2);
-    X weight = X(conv->weight()).squeeze(1);
-    X input = hidden_states.to(weight.dtype());
-    X out = ops::conv1d(std::move(input), weight.unsqueeze(1), conv->bias(), Dims{1}, Dims{kernel_ - 1}, Dims{1}, width_);
-    out = out.slice(2, std::nullopt, seq_len);
-    return out.to(hidden_states.dtype());
-  }
-
   I layer_, width_, kernel_;
   Conv1d* conv;
   Linear *in_proj, *out_proj;
 };
 
-class Lfm2MLP final : public Unary {
+class LfmMLP final : public Unary {
  public:
-  Lfm2MLP(I width, I intermediate)
-      : Unary("Lfm2MLP"),
+  LfmMLP(std::string type, I width, I intermediate)
+      : Unary(std::move(type)),
         w1(child<Linear>("w1", width, intermediate, false)),
         w3(child<Linear>("w3", width, intermediate, false)),
         w2(child<Linear>("w2", intermediate, width, false)) {}
@@ -101,8 +89,8 @@ class Lfm2DecoderLayer final : public DecoderLayer {
     if (c.layer_types[std::size_t(layer)] != "conv")
       operator_ = register_module("self_attn", std::make_shared<Lfm2Attention>(c, layer));
     else
-      operator_ = register_module("conv", std::make_shared<Lfm2ShortConv>(c, layer));
-    feed_forward_ = register_module("feed_forward", std::make_shared<Lfm2MLP>(c.hidden, intermediate));
+      operator_ = register_module("conv", std::make_shared<ShortConv>(c, layer, "Lfm2ShortConv"));
+    feed_forward_ = register_module("feed_forward", std::make_shared<LfmMLP>("Lfm2MLP", c.hidden, intermediate));
     operator_norm_ = register_module("operator_norm", make_norm(Norm::llama, c.hidden, "Lfm2RMSNorm"));
     ffn_norm_ = register_module("ffn_norm", make_norm(Norm::llama, c.hidden, "Lfm2RMSNorm"));
   }
@@ -187,6 +175,150 @@ NetworkPtr lfm2(const Config& given, const Options& o) {
   return make_decoder(config, o, std::move(f));
 }
 const Family lfm2_family{{"lfm2"}, {{Task::causal_lm, "Lfm2ForCausalLM", lfm2}, {Task::base, "Lfm2Model", lfm2}}};
+
+// ---- lfm3
+class Lfm3Attention final : public Mixer {
+ public:
+  Lfm3Attention(const DecoderConfig& c, I layer)
+      : Mixer("Lfm3Attention"),
+        options_(c.options),
+        layer_(layer),
+        head_dim_(c.head_dim),
+        groups_(c.heads / c.kv_heads),
+        dropout_(c.attention_dropout),
+        q_proj(child<Linear>("q_proj", c.hidden, c.heads * c.head_dim, c.attention_bias)),
+        k_proj(child<Linear>("k_proj", c.hidden, c.kv_heads * c.head_dim, c.attention_bias)),
+        v_proj(child<Linear>("v_proj", c.hidden, c.kv_heads * c.head_dim, c.attention_bias)),
+        o_proj(child<Linear>("o_proj", c.heads * c.head_dim, c.hidden, c.attention_bias)),
+        q_norm_(register_module("q_norm", make_norm(Norm::llama, c.head_dim, "Lfm3RMSNorm"))),
+        k_norm_(register_module("k_norm", make_norm(Norm::llama, c.head_dim, "Lfm3RMSNorm"))) {
+    if (c.file.boolean_or("use_attention_gate", true)) g_proj = &child<Linear>("g_proj", c.hidden, c.heads, false);
+  }
+
+ protected:
+  Pair forward(X hidden_states, const LayerCall& call) override {
+    const Dims input_shape = hidden_states.sizes().slice(0, hidden_states.dim() - 1), hidden_shape = input_shape + Dims{-1, head_dim_};
+    X query_states = (*q_norm_)(q_proj(hidden_states).view(hidden_shape)).transpose(1, 2);
+    X key_states = (*k_norm_)(k_proj(hidden_states).view(hidden_shape)).transpose(1, 2);
+    X value_states = v_proj(hidden_states).view(hidden_shape).transpose(1, 2);
+    std::tie(query_states, key_states) =
+        apply_rotary_cast(query_states, key_states, call.position_embeddings.first, call.position_embeddings.second);
+    if (call.cache) std::tie(key_states, value_states) = call.cache->update(key_states, value_states, layer_);
+    auto [attn_output, attn_weights] =
+        attention_interface(options_, query_states, key_states, value_states,
+                            {.mask = call.mask, .groups = groups_, .dropout = training ? dropout_ : 0.0, .training = training});
+    if (g_proj) attn_output = attn_output.mul((*g_proj)(hidden_states).sigmoid().unsqueeze(-1));
+    attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
+    attn_output = o_proj(attn_output);
+    return {attn_output, attn_weights};
+  }
+
+ private:
+  const Options options_;
+  I layer_, head_dim_, groups_;
+  double dropout_;
+  Linear &q_proj, &k_proj, &v_proj, &o_proj;
+  UnaryPtr q_norm_, k_norm_;
+  Linear* g_proj = nullptr;
+};
+
+class Lfm3DecoderLayer final : public DecoderLayer {
+ public:
+  Lfm3DecoderLayer(const DecoderConfig& c, I layer) : DecoderLayer("Lfm3DecoderLayer", c.options) {
+    if (c.layer_types[std::size_t(layer)] != "conv")
+      operator_ = register_module("self_attn", std::make_shared<Lfm3Attention>(c, layer));
+    else
+      operator_ = register_module("conv", std::make_shared<ShortConv>(c, layer, "Lfm3ShortConv"));
+    feed_forward_ = register_module("feed_forward", std::make_shared<LfmMLP>("Lfm3MLP", c.hidden, c.intermediate));
+    auto norm = [&](const char* name) { return register_module(name, make_norm(Norm::llama, c.hidden, "Lfm3RMSNorm")); };
+    operator_norm_ = norm("operator_norm");
+    ffn_norm_ = norm("ffn_norm");
+    if (!c.file.boolean_or("use_sandwich_norm", true)) return;
+    post_operator_norm_ = norm("post_operator_norm");
+    post_ffn_norm_ = norm("post_ffn_norm");
+  }
+
+ protected:
+  X forward(X hidden_states, const LayerCall& call) override {
+    X residual = hidden_states, weights;
+    std::tie(hidden_states, weights) = (*operator_)((*operator_norm_)(hidden_states), call);
+    if (post_operator_norm_) hidden_states = (*post_operator_norm_)(hidden_states);
+    hidden_states = residual.add(hidden_states);
+    residual = hidden_states;
+    hidden_states = (*ffn_norm_)(hidden_states);
+    hidden_states = (*feed_forward_)(hidden_states);
+    if (post_ffn_norm_) hidden_states = (*post_ffn_norm_)(hidden_states);
+    hidden_states = residual.add(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  MixerPtr operator_;
+  UnaryPtr feed_forward_, operator_norm_, ffn_norm_, post_operator_norm_, post_ffn_norm_;
+};
+
+class Lfm3Model final : public DecoderBody {
+ public:
+  explicit Lfm3Model(std::shared_ptr<const DecoderConfig> config) : DecoderBody("Lfm3Model"), c_(std::move(config)) {
+    embed_tokens = &child<Embedding>("embed_tokens", c_->vocab, c_->hidden);
+    layers_ = add_layers("layers", c_->layers, [&](I i) { return std::make_shared<Lfm3DecoderLayer>(*c_, i); });
+    RotaryEmbedding::Form form;
+    form.cast = false;
+    for (const char* type : {"full_attention", "sliding_attention"})
+      if (has(type)) form.layer_types.emplace_back(type, c_->head_dim);
+    if (!form.layer_types.empty())  // else it has no frequencies
+      rotary_emb = register_module("rotary_emb", std::make_shared<RotaryEmbedding>("Lfm3RotaryEmbedding", c_->file, c_->head_dim, form));
+    embedding_norm_ = register_module("embedding_norm", make_norm(Norm::llama, c_->hidden, "Lfm3RMSNorm"));
+  }
+
+ protected:
+  std::pair<X, CachePtr> forward(X input_ids) override {
+    X inputs_embeds = (*embed_tokens)(input_ids);
+    CachePtr cache = new_cache(*c_, training);
+    X position_ids = default_position_ids(inputs_embeds);
+    const MaskArguments arguments{c_->options, inputs_embeds, cache.get(), position_ids};
+    X full_mask, sliding_mask;
+    if (has("full_attention")) full_mask = create_causal_mask(arguments);
+    if (has("sliding_attention")) sliding_mask = create_sliding_window_causal_mask(arguments, c_->file.size("sliding_window"));
+    X hidden_states = inputs_embeds;
+    Pair full, sliding;
+    if (has("full_attention")) full = (*rotary_emb)(hidden_states, position_ids, "full_attention");
+    if (has("sliding_attention")) sliding = (*rotary_emb)(hidden_states, position_ids, "sliding_attention");
+    for (I i = 0; i < c_->layers; ++i) {
+      const bool slides = c_->sliding(i);
+      hidden_states = (*layers_[std::size_t(i)])(hidden_states,
+                                                 {slides ? sliding_mask : full_mask, slides ? sliding : full, position_ids, cache.get()});
+    }
+    hidden_states = (*embedding_norm_)(hidden_states);
+    return {hidden_states, cache};
+  }
+
+ private:
+  bool has(const std::string& type) const {
+    return std::find(c_->layer_types.begin(), c_->layer_types.end(), type) != c_->layer_types.end();
+  }
+
+  std::shared_ptr<const DecoderConfig> c_;
+  Embedding* embed_tokens;
+  std::vector<DecoderLayerPtr> layers_;
+  std::shared_ptr<RotaryEmbedding> rotary_emb;
+  UnaryPtr embedding_norm_;
+};
+
+NetworkPtr lfm3(const Config& given, const Options& o) {
+  Config config = given;
+  default_layer_types(config, [](I i) { return i % 4 == 2 ? "full_attention" : i % 4 == 0 && i > 0 ? "sliding_attention" : "conv"; });
+  for (auto& type : config.texts("layer_types"))
+    if (type != "full_attention" && type != "sliding_attention" && type != "conv")
+      throw config.error("layer_types", "the types are full_attention, sliding_attention and conv, found '" + type.substr(0, 60) + "'");
+  DecoderForm f;
+  f.prefix = "Lfm3";
+  f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
+    return std::make_shared<Lfm3Model>(std::move(c));
+  };
+  return make_decoder(config, o, std::move(f));
+}
+const Family lfm3_family{{"lfm3"}, {{Task::causal_lm, "Lfm3ForCausalLM", lfm3}, {Task::base, "Lfm3Model", lfm3}}};
 
 }  // namespace
 }  // namespace memest::hf

@@ -72,6 +72,7 @@ class LatentAttention final : public Mixer {
     kv_a_layernorm_ = register_module("kv_a_layernorm", make_norm(Norm::llama, rank_, "RMSNorm"));
     kv_b_proj_ = &child<Linear>("kv_b_proj", rank_, checked_mul(heads_, nope_ + value_), false);
     o_proj_ = &child<Linear>("o_proj", checked_mul(heads_, value_), c.hidden, c.attention_bias);
+    if (form.head_gate) g_proj_ = &child<Linear>("g_proj", c.hidden, heads_, false);
   }
 
  protected:
@@ -107,6 +108,11 @@ class LatentAttention final : public Mixer {
     auto [attn_output, attn_weights] =
         attention_interface(options_, query_states, key_states, value_states,
                             {.mask = call.mask, .groups = groups_, .dropout = training ? dropout_ : 0.0, .training = training});
+    X gate;
+    if (g_proj_) {
+      gate = (*g_proj_)(hidden_states).to_float().sigmoid().to(hidden_states.dtype());
+      attn_output = attn_output.mul(gate.unsqueeze(-1));
+    }
     attn_output = attn_output.reshape({batch_size, seq_length, -1}).contiguous();
     attn_output = (*o_proj_)(attn_output);
     return {attn_output, attn_weights};
@@ -132,6 +138,7 @@ class LatentAttention final : public Mixer {
   bool interleave_;
   double dropout_;
   Linear *q_proj_ = nullptr, *q_a_proj_ = nullptr, *q_b_proj_ = nullptr, *kv_a_proj_with_mqa_, *kv_b_proj_, *o_proj_;
+  Linear* g_proj_ = nullptr;
   UnaryPtr q_a_layernorm_, kv_a_layernorm_;
 };
 

@@ -1,0 +1,27 @@
+// models/mamba2: the scan by chunks and its mixer, which bamba, granitemoehybrid, nemotron_h, zamba2 and falcon_h1 share.
+#pragma once
+#include "models/hf/decoder.h"
+
+namespace memest::hf {
+
+/// mamba2_chunk_scan. dt: [batch, length, heads], hidden_states: [.., heads, head_dim], B and C: [.., groups, state].
+struct ChunkScan {
+  X hidden_states, dt, A, B, C, D, dt_bias;
+  I chunk_size = 256;
+  X initial_states = {};
+};
+/// The output, and the final state.
+Pair mamba2_chunk_scan(const ChunkScan& call);
+/// mamba2_selective_state_update of one token; `state` is written. dt, A, D and dt_bias are expanded to a state's shape.
+X mamba2_selective_state_update(const X& state, const ChunkScan& call);
+
+struct Mamba2Form {
+  std::string type;  ///< of the class
+  I heads = 0, head_dim = 0, state = 0, groups = 1, kernel = 4, chunk_size = 256;
+  I intermediate = 0;
+  bool bias = false, conv_bias = true;
+  std::string act = "silu";
+};
+MixerPtr make_mamba2_mixer(const DecoderConfig& c, I layer, const Mamba2Form& form);
+
+}  // namespace memest::hf
