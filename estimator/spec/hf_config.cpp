@@ -10,9 +10,10 @@
 #include "fake/runtime.h"
 #include "models/hf/family.h"
 #include "models/hf/generate.h"
+#include "models/hf/parts.h"
+#include "models/hf/weights_only.h"
 #include "spec/config_values.h"
 #include "spec/diffusers_config.h"
-#include "models/hf/parts.h"
 #include "spec/hf_quantization.h"
 #include "spec/hf_weights.h"
 #include "spec/json.h"
@@ -65,11 +66,13 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
     const std::string name = section_name(given, model_type, key);
     const bool there = given.contains(name) && given[name].is_object();
     if (!there && spec.value("optional", false)) continue;
-    const Json own = there ? given[name] : Json::object();
+    const bool flat = !there && spec.value("flat", false);  // written before the class had sections
+    const Json own = there ? given[name] : flat ? file : Json::object();
     std::string type = spec["model_type"].get<std::string>();
-    if (own.contains("model_type") && own["model_type"].is_string() && !defaults_of(own["model_type"].get<std::string>()).empty())
+    if (there && own.contains("model_type") && own["model_type"].is_string() && own["model_type"] != model_type &&
+        !defaults_of(own["model_type"].get<std::string>()).empty())
       type = own["model_type"].get<std::string>();
-    config.set_section(key, config_of(own, type, pointer + "/" + name, there ? Json::object() : member(spec, "fields")));
+    config.set_section(key, config_of(own, type, flat ? pointer : pointer + "/" + name, there ? Json::object() : member(spec, "fields")));
   }
   return config;
 }
@@ -313,6 +316,14 @@ class HfConfig final : public Reader {
                           "/model_type", "add \"model_type\" to the file"});
     }
     const hf::Family* family = hf::find_family(model_type);
+    if (const std::string named = family ? "" : inferred_model_type(top); !named.empty() && !named_class(file).empty()) {
+      rt.diagnostics.add({Diagnostic::Severity::note, "guessed-model-type",
+                          fmt::format("transformers has no model_type '{}': the file's class {} is one of {}", model_type.substr(0, 60),
+                                      named_class(file).substr(0, 80), named),
+                          "/model_type", ""});
+      model_type = named;
+      family = hf::find_family(model_type);
+    }
     if (!family) {
       const std::string near = did_you_mean(model_type, hf::all_model_types());
       throw Error(fmt::format("memest does not know the model_type '{}'", model_type.substr(0, 60)),
@@ -332,6 +343,8 @@ class HfConfig final : public Reader {
         config.set("num_labels", {value});
         config.set("id2label", {});
       }
+    for (auto& [symbol, value] : options.sizes)  // what only the values of an input would tell
+      if (symbol == "height" || symbol == "width") config.set("image_" + symbol, {value});
     hf::Options o;
     const hf::TaskClass& made = class_for(options, *family, file);
     o.task = made.task;
@@ -362,6 +375,7 @@ class HfConfig final : public Reader {
     model->kind = name;
     model->file_dtype = file_dtype;
     model->most_tokens = config.integer_or("max_position_embeddings", 0);
+    if (dynamic_cast<const hf::WeightsOnly*>(network.get())) note_weights_only(network->type(), options);
     model->quantization = read_quantization(config);
     if (weights) model->stored = weights->compared_with(*network, model->quantization != nullptr);
     model->name = name_of(path, folder, file, model_type);
@@ -394,6 +408,12 @@ class HfConfig final : public Reader {
     if (!kPatched.contains(model_type))
       runtime().diagnostics.add({Diagnostic::Severity::warning, "assumed-loss",
                                  fmt::format("liger_kernel 0.8.5 does not patch {}: the loss is taken as if it did", model_type), "", ""});
+  }
+  static void note_weights_only(const std::string& type, const ReadOptions& options) {
+    const std::string knows = "memest knows the parameters of " + type + ", and not its run";
+    if (options.training || options.generates) throw Error(knows, "--mode infer says what loading them takes");
+    runtime().diagnostics.add(
+        {Diagnostic::Severity::warning, "weights-only", knows + ": the figures are what loading takes, and nothing runs", "", ""});
   }
   static std::string name_of(const std::string& path, bool folder, const Json& file, const std::string& model_type) {
     if (file.contains("_name_or_path") && file["_name_or_path"].is_string() && !file["_name_or_path"].get<std::string>().empty() &&
