@@ -38,12 +38,15 @@ const std::map<std::string_view, StoredType> kTypes{{"BOOL", {DType::boolean, 8}
                                                     {"I64", {DType::int64, 64}},
                                                     {"U64", {DType::uint64, 64}}};
 
-/// Each tensor has bytes of its own.
-void check_overlaps(std::vector<std::pair<std::int64_t, std::int64_t>> ranges) {
+/// The tensors' bytes follow one another from 0 to the end of the data (safetensors/src/tensor.rs, Metadata::validate).
+void check_ranges(std::vector<std::pair<std::int64_t, std::int64_t>> ranges, std::uint64_t data) {
   std::sort(ranges.begin(), ranges.end());
-  for (std::size_t i = 1; i < ranges.size(); ++i)
-    if (ranges[i].first < ranges[i - 1].second)
-      throw Error(fmt::format("two tensors share the bytes from {} on: the file is damaged", ranges[i].first));
+  std::int64_t end = 0;
+  for (auto& [from, to] : ranges) {
+    if (from != end) throw Error(fmt::format("the tensors {} at byte {} of the data", from < end ? "overlap" : "leave a hole", from));
+    end = to;
+  }
+  if (std::uint64_t(end) != data) throw Error(fmt::format("the tensors end at byte {} of {} of data", end, data));
 }
 
 }  // namespace
@@ -105,7 +108,7 @@ std::vector<SafeTensor> read_safetensors_header(const std::string& path) {
     ranges.emplace_back(offsets[0], offsets[1]);
   });
   json.finish();
-  check_overlaps(std::move(ranges));
+  check_ranges(std::move(ranges), data);
   return tensors;
 }
 
