@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Records rows of models of images and text for tests/accuracy: record_image_text.py [NAME...] > rows
+
+Small models of transformers are trained or run on PyTorch's CUDA build with the inputs that their processors make; one row of
+tests/accuracy/rows.jsonl a line. It needs torch, transformers and a CUDA device, or a stand-in whose allocator counts: there values read back
+are not those of a run, so checks of them are left out here, and the stand-in has to be told how many elements the image tokens have.
+"""
+import contextlib
+import gc
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+CONFIG_FILES = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "configs"
+memory = torch.cuda.memory
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32, "amp-bf16": torch.float32}
+TEXT = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000}
+GEMMA = TEXT | {"num_key_value_heads": 1, "head_dim": 16}
+VISION = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 56, "patch_size": 14}
+PART = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAVA = {"model_type": "llava", "image_token_index": 0, "text_config": TEXT | {"model_type": "llama"}, "vision_config": VISION | {"model_type": "clip_vision_model"}}
+MODELS = {  # name: class, task, configuration, batch, tokens, images a sample
+    "clip": ("CLIPModel", "zero-shot-image-cls", {"model_type": "clip", "projection_dim": 48, "text_config": PART | {"vocab_size": 1000}, "vision_config": VISION}, 3, 20, 1),
+    "siglip": ("SiglipModel", "zero-shot-image-cls", {"model_type": "siglip", "text_config": PART | {"vocab_size": 1000, "projection_size": 48}, "vision_config": VISION}, 3, 20, 1),
+    "llava": ("LlavaForConditionalGeneration", "image-text-to-text", LLAVA, 2, 40, 1),
+    "llava-full": ("LlavaForConditionalGeneration", "image-text-to-text", LLAVA | {"vision_feature_select_strategy": "full", "vision_feature_layer": [-2, -1],
+                   "vision_config": VISION | {"model_type": "siglip_vision_model"}}, 2, 40, 2),
+    "paligemma": ("PaliGemmaForConditionalGeneration", "image-text-to-text", {"model_type": "paligemma", "image_token_index": 0, "projection_dim": 64, "hidden_size": 64, "vocab_size": 1000,
+                  "text_config": GEMMA | {"model_type": "gemma"}, "vision_config": VISION | {"model_type": "siglip_vision_model", "vision_use_head": False}}, 2, 40, 1),
+    "gemma3": ("Gemma3ForConditionalGeneration", "image-text-to-text", {"model_type": "gemma3", "image_token_index": 0, "mm_tokens_per_image": 4,
+               "text_config": GEMMA | {"num_hidden_layers": 3, "sliding_window": 16, "sliding_window_pattern": 3}, "vision_config": VISION}, 2, 40, 1),
+    "mllama": ("MllamaForConditionalGeneration", "image-text-to-text", {"model_type": "mllama",
+               "text_config": TEXT | {"num_hidden_layers": 3, "cross_attention_layers": [1], "pad_token_id": 0},
+               "vision_config": {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_global_layers": 2, "attention_heads": 4, "image_size": 56, "patch_size": 14,
+                                 "intermediate_layers_indices": [0, 2], "vision_output_dim": 144}}, 2, 40, 1),
+    "git": ("GitForCausalLM", "image-text-to-text", {"model_type": "git", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
+            "vision_config": VISION}, 2, 40, 1),
+}
+RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
+
+
+def inputs_of(name, training, dtype):
+    """The arguments of forward, in the order of the processor; labels last."""
+    _, task, config, batch, seq, images = MODELS[name]
+    side = config["vision_config"]["image_size"]
+    made = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
+    if name in ("paligemma", "gemma3"):
+        made["token_type_ids"] = torch.zeros(batch, seq, dtype=torch.long)
+    if name == "mllama":
+        made |= {"pixel_values": torch.zeros(batch, images, 4, 3, side, side, dtype=dtype), "aspect_ratio_ids": torch.ones(batch, images, dtype=torch.long),
+                 "aspect_ratio_mask": torch.ones(batch, images, 4, dtype=torch.long), "cross_attention_mask": torch.ones(batch, seq, images, 4, dtype=torch.long)}
+    else:
+        made["pixel_values"] = torch.zeros(batch * images, 3, side, side, dtype=dtype)
+    if training and task == "image-text-to-text":
+        made["labels"] = torch.zeros(batch, seq, dtype=torch.long)
+    return made
+
+
+def run(name, precision, attention, mode):
+    cls, task, config, batch, seq, images = MODELS[name]
+    training, dtype = mode == "train", PRECISIONS[precision]
+    made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
+    model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
+    host = inputs_of(name, training, dtype)
+    options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
+    gc.collect()
+    memory.empty_cache()
+    model.to("cuda")
+    parameters, buffers = list(model.parameters()), list(model.buffers())
+    optimizer = torch.optim.AdamW(parameters) if training else None
+    memory.reset_peak_memory_stats()
+    phases, on_device, reserved, out, loss = [], {}, 0, None, None
+
+    def end(step, phase):
+        nonlocal reserved
+        phases.append({"step": step, "phase": phase, "end": memory.memory_allocated(), "peak": memory.max_memory_allocated()})
+        reserved = max(reserved, memory.max_memory_reserved())
+        memory.reset_peak_memory_stats()
+
+    amp = torch.autocast("cuda", dtype=torch.bfloat16) if precision.startswith("amp") else contextlib.nullcontext()
+    for step in (1, 2, 3):
+        fresh = {key: x.to("cuda") for key, x in host.items()}
+        for key in host:
+            on_device[key] = fresh.pop(key)
+        end(step, "inputs")
+        if training:
+            optimizer.zero_grad()
+            end(step, "zero_grad")
+        with contextlib.nullcontext() if training else torch.no_grad(), amp:
+            out = model(**on_device, **options)
+            loss = out.loss if training else None
+        end(step, "forward")
+        if training:
+            loss.backward()
+            end(step, "backward")
+            optimizer.step()
+            end(step, "optimizer")
+    spec = f"image-text-{name}.json"
+    (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")
+    size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
+    state = [t for values in optimizer.state.values() for t in values.values() if t.device.type == "cuda"] if training else []
+    arguments = [f"configs/{spec}", "--task", task, "--batch", str(batch), "--seq", str(seq), "--mode", mode, "--precision", precision, "--attn", attention]
+    if task == "image-text-to-text":
+        arguments += ["--images", str(images), "--use-cache", "no"]
+    if training:
+        arguments += ["--optimizer", "adamw"]
+    return {"set": "images and text", "id": f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}",
+            "arguments": arguments + ["--gpu", "a100-80gb", "--torch-version", "2.15"],
+            "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": size(parameters) if training else 0,
+                       "optimizer_state_bytes": size(state)}, "phases": phases, "reserved": reserved}
+
+
+def main():
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
+    for name in sys.argv[1:] or MODELS:
+        for case in RUNS:
+            if name == "git" and case[1] == "sdpa":  # eager attention alone
+                case = (case[0], "eager", case[2])
+            print(json.dumps(run(name, *case), separators=(",", ":")), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
