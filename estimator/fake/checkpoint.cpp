@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "fake/kept.h"
+#include "fake/observer.h"
 
 namespace memest {
 namespace {
@@ -129,6 +130,13 @@ Tensor Holder::unpack() {
 
 Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<KernelKind>& keep) {
   if (!runtime().grad_mode) return region(inputs);
+  if (Observer* observer = runtime().observer) {
+    if (!keep.empty()) throw Error("a probe checkpoints whole regions", "leave keep=KIND out");
+    observer->begin_region();
+    Tensors outputs = region(inputs);
+    observer->end_region();
+    return outputs;
+  }
   auto* hooks = new ForwardHooks;
   Ref<SavedTensorHooks> scope_ref(hooks);
   hooks->frame->region = region;
@@ -142,6 +150,7 @@ Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<Kerne
 }
 
 Tensors checkpoint_reentrant(Region region, const Tensors& inputs) {
+  if (runtime().observer) throw Error("a probe checkpoints without reentrance", "leave reentrant out of --checkpoint");
   if (!runtime().grad_mode || !any_requires_grad(inputs)) {
     if (runtime().grad_mode)
       runtime().diagnostics.add({Diagnostic::Severity::warning, "checkpoint-without-grad",

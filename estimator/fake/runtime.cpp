@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "fake/autograd.h"
 #include "fake/kernel.h"
+#include "fake/observer.h"
 
 namespace memest {
 namespace {
@@ -11,6 +12,7 @@ constexpr std::size_t kMostEvents = 40'000'000;  // 1.3 GB of trace: beyond, the
 }  // namespace
 
 Runtime& runtime() { return *current; }
+Runtime* current_runtime() { return current; }
 
 RunSettings RunSettings::for_device(const Device& device, TorchVersion torch) {
   RunSettings s;
@@ -64,7 +66,10 @@ Runtime::~Runtime() {
   current = outer_;
 }
 
-void Runtime::begin_phase(Phase phase, int step, int micro) { trace.phases.push_back({phase, step, micro, trace.events.size()}); }
+void Runtime::begin_phase(Phase phase, int step, int micro) {
+  trace.phases.push_back({phase, step, micro, trace.events.size()});
+  if (observer) observer->phase(phase, step, micro);
+}
 
 void Runtime::count_flops(std::int64_t flops) {
   if (trace.phases.empty()) return;

@@ -14,7 +14,9 @@
 
 namespace memest {
 
+struct CallObserver;
 struct KernelPolicy;
+struct Observer;
 struct SavedTensorHooks;
 void dispose(SavedTensorHooks* hooks);
 
@@ -90,10 +92,16 @@ class Runtime {
  private:
   void push(MemoryEvent::Kind kind, const Storage& storage);
   Runtime* outer_;  // the thread's runtime before this one
+
+ public:  // of a recording (ops/recorder.h): what is made and dies, and what ops are called
+  Observer* observer = nullptr;
+  CallObserver* calls = nullptr;
 };
 
 /// The thread's current run.
 Runtime& runtime();
+/// Null where there is none.
+Runtime* current_runtime();
 
 /// Sets a member for a scope.
 template <class V>

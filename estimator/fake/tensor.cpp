@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "fake/autograd.h"
+#include "fake/observer.h"
 #include "fake/runtime.h"
 
 namespace memest {
@@ -25,7 +26,20 @@ void Storage::categorize(Category to) {
   if (!host && bytes > 0) runtime().categorized(*this);
 }
 
-void dispose(TensorImpl* impl) { delete impl; }
+namespace {
+
+/// Of the run that the thread is in, where that is recorded.
+Observer* observer() {
+  Runtime* rt = current_runtime();
+  return rt ? rt->observer : nullptr;
+}
+
+}  // namespace
+
+void dispose(TensorImpl* impl) {
+  if (Observer* o = observer()) o->died(impl);
+  delete impl;
+}
 
 namespace {
 
@@ -37,7 +51,9 @@ Tensor make(Ref<Storage> storage, const Dims& sizes, const Dims& strides, DType 
   impl->numel = sizes.numel();
   impl->offset = offset;
   impl->storage = std::move(storage);
-  return Tensor(impl);
+  Tensor x(impl);
+  if (Observer* o = observer()) o->made(x);
+  return x;
 }
 
 /// Elements from the first to the last that the strides reach (at::detail::computeStorageNbytes).

@@ -127,7 +127,9 @@ AutocastContext::~AutocastContext() {
   auto& mode = runtime().autocast;
   mode.enabled = enabled_;
   mode.dtype = dtype_;
-  if (--mode.nesting == 0) mode.cache.clear();
+  if (--mode.nesting > 0) return;
+  mode.cache.clear();
+  if (runtime().calls) runtime().calls->autocast_ended();
 }
 
 }  // namespace memest

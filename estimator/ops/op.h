@@ -50,6 +50,15 @@ class OpRecord {
   mutable std::unique_ptr<Schema> schema_;
 };
 
+/// Sees the calls of ops that no other op makes (ops/recorder.h).
+struct CallObserver {
+  virtual ~CallObserver() = default;
+  virtual bool begin() = 0;  ///< false: a call within another op's
+  virtual void arguments(const OpRecord& op, const Values& values) = 0;
+  virtual void end(const Value& result) = 0;  ///< None for a call within another op's
+  virtual void autocast_ended() = 0;          ///< the outermost context: its cache goes
+};
+
 /// All records, by name.
 const std::vector<const OpRecord*>& all_ops();
 /// The overloads of "aten::add"; empty where there is none.
@@ -85,6 +94,25 @@ inline void set_dtype(std::optional<DType>& d) {
 template <class V>
 void set_dtype(V&) {}
 
+// C++ arguments to values, for observers.
+template <class V>
+Value boxed(const V& v) {
+  return to_value(v);
+}
+inline Value boxed(const Scalar& s) {
+  return std::visit([](auto v) { return Value(v); }, s.value);
+}
+template <class V>
+Value boxed(const std::vector<V>& list) {
+  Values items;
+  for (const auto& item : list) items.push_back(boxed(V(item)));
+  return make_list(std::move(items));
+}
+template <class V>
+Value boxed(const std::optional<V>& v) {
+  return v ? boxed(*v) : Value(None{});
+}
+
 inline void drop(Tensor& x) { x.reset(); }
 inline void drop(Tensors& list) { list.clear(); }
 template <class V>
@@ -104,14 +132,7 @@ class Op<R(P...)> final : public OpRecord {
   R operator()(std::decay_t<P>... a) const {
     Runtime& rt = runtime();
     Scoped<const char*> scope(rt.op, name());
-    if (rt.autocast.enabled && info.autocast != Autocast::none) {
-      R result = call_autocast(rt, a...);
-      (detail::drop(a), ...);
-      return result;
-    }
-    R result = implementation_(a...);
-    (detail::drop(a), ...);
-    return result;
+    return rt.calls ? observed(rt, a...) : run(rt, a...);
   }
 
   Value call(Values& arguments) const override {
@@ -127,6 +148,23 @@ class Op<R(P...)> final : public OpRecord {
   }
 
  private:
+  R run(Runtime& rt, std::decay_t<P>&... a) const {
+    if (rt.autocast.enabled && info.autocast != Autocast::none) {
+      R result = call_autocast(rt, a...);
+      (detail::drop(a), ...);
+      return result;
+    }
+    R result = implementation_(a...);
+    (detail::drop(a), ...);
+    return result;
+  }
+  [[gnu::noinline]] R observed(Runtime& rt, std::decay_t<P>&... a) const {
+    const bool outermost = rt.calls->begin();
+    if (outermost) rt.calls->arguments(*this, Values{detail::boxed(a)...});
+    R result = run(rt, a...);
+    rt.calls->end(outermost ? to_value(result) : Value(None{}));
+    return result;
+  }
   R call_autocast(Runtime& rt, std::decay_t<P>&... a) const {
     DType to = info.autocast == Autocast::lower ? rt.autocast.dtype : DType::float32;
     if (info.autocast == Autocast::banned)
