@@ -1,8 +1,9 @@
-// memest probe SPEC --device cpu|meta: LibTorch runs it, and what it takes stands beside the estimate.
+// memest probe SPEC --device cpu|meta|cuda: LibTorch runs it, and what it takes stands beside the estimate.
+#include "cli/probe.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -11,15 +12,9 @@
 #include "cli/command.h"
 #include "cli/estimate_options.h"
 #include "cli/parse.h"
-#include "spec/probe.h"
 
 namespace memest::cli {
 namespace {
-
-struct ProbeOptions {
-  std::string device = "meta", tolerance = "0%";
-  bool validate = false;
-};
 
 /// "2%" or "0.02".
 double share(const std::string& text) {
@@ -29,9 +24,6 @@ double share(const std::string& text) {
   return percent ? *value / 100 : *value;
 }
 
-/// The kinds of bytes that LibTorch's run is told apart by.
-constexpr std::array kKinds = {"parameters", "buffers", "inputs", "gradients", "optimizer state", "activations and others"};
-constexpr std::size_t kOthers = kKinds.size() - 1;
 std::size_t kind_of(Category c) {
   switch (c) {
     case Category::parameter: return 0;
@@ -39,18 +31,78 @@ std::size_t kind_of(Category c) {
     case Category::input: return 2;
     case Category::gradient: return 3;
     case Category::optimizer_state: return 4;
-    default: return kOthers;
+    default: return kKinds.size() - 1;
   }
 }
 
-struct PhaseEnd {
-  int step;
-  Phase phase;
-  Bytes end = 0, peak = 0;
-  std::array<Bytes, kKinds.size()> kinds{};
-};
+void check(const EstimateRequest& r, const ProbeOptions& o) {
+  static const std::set<std::string> kTaken{
+      "input",  "batch",     "set",         "seq",        "src-seq",      "tgt-seq",    "image",         "method", "task",      "attn",
+      "logits", "use-cache", "classes",     "lifetimes",  "mode",         "infer-mode", "optimizer",     "loss",   "steps",     "precision",
+      "freeze", "strict",    "keep-output", "grad-accum", "zero-grad-at", "leak-loss",  "memory-format", "device", "tolerance", "validate"};
+  static const std::set<std::string> kTakenOnGpu{"gpu", "batches", "strategies", "checkpoint"};
+  const bool gpu = o.device == "cuda";
+  for (auto& name : r.given)
+    if (!kTaken.contains(name) && !(gpu && kTakenOnGpu.contains(name)))
+      throw Error(fmt::format("a probe{} does not take --{}", kTakenOnGpu.contains(name) ? " without a GPU" : "", name),
+                  "LibTorch runs the plain loop: forward, backward, step");
+  if (!gpu && run::autocast_dtype(r.run.precision))
+    throw Error("a probe without a GPU runs without autocast", "--precision fp32, bf16 or fp16");
+  if (gpu && r.run.batches.size() > 1) throw Error("a probe runs one batch size in all steps", "--batches 8,16 runs it once with each");
+}
 
-/// Of the estimate: what lives at each phase's end.
+/// Whether the plugin's loop around a script, which needs no recording, does what the options ask for.
+bool script_runs_it(const EstimateRequest& r) {
+  static const std::set<std::string> kKnown{"input",     "batch", "set",   "seq",       "image",  "method",    "mode",
+                                            "optimizer", "loss",  "steps", "precision", "device", "tolerance", "validate"};
+  return std::all_of(r.given.begin(), r.given.end(), [](auto& name) { return kKnown.contains(name); });
+}
+
+int probe_counted(EstimateRequest r, const ProbeOptions& o, double tolerance) {
+  r.semantics = RunSettings::Semantics::fake_tensor;
+  r.counted_device = o.device;
+  const Estimate e = estimate(r);
+  print_notes(e.diagnostics);
+  Program program;
+  const spec::ProbeResult probe = spec::probe(probe_request(r, e, o.device, program));
+  const std::vector<PhaseEnd> ends = ends_of(e);
+
+  fmt::print("{} · {} · {} on {} · LibTorch {}\n\n", e.name, name_of(r.run.mode),
+             r.run.mode == run::Mode::train ? r.run.optimizer : "forward", o.device, probe.torch);
+  print_phases(ends, probe);
+  bool within = true;
+  std::array<Bytes, kKinds.size()> most{};
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    within &= is_within(ends[i].end, probe.phases[i].end, tolerance);
+    for (std::size_t k = 0; k < kKinds.size(); ++k)
+      if (const Bytes d = ends[i].kinds[k] - probe.phases[i].kinds[k]; std::abs(d) > std::abs(most[k])) most[k] = d;
+  }
+  if (std::all_of(most.begin(), most.end(), [](Bytes b) { return b == 0; })) {
+    fmt::print("\nequal to the byte at the end of each phase, {} allocations\n", probe.allocations);
+  } else {
+    fmt::print("\nlargest difference by category\n");
+    for (std::size_t k = 0; k < kKinds.size(); ++k)
+      if (most[k]) fmt::print("  {:<24}{:>14}\n", kKinds[k], signed_text(most[k]));
+    if (!probe.recurrent.empty())
+      fmt::print("{} runs in single steps on this device, each of which autograd keeps; a GPU has a kernel for the whole\n",
+                 probe.recurrent);
+  }
+  if (probe.constants) fmt::print("not counted: {} bytes of the script's constants\n", probe.constants);
+  if (!o.validate || within) return kDone;
+  fmt::print("\nnot within {} of LibTorch\n", o.tolerance);
+  return kDoesNotFit;
+}
+
+int run_probe(const EstimateRequest& r, const ProbeOptions& o) {
+  if (o.device != "cpu" && o.device != "meta" && o.device != "cuda")
+    throw Error(fmt::format("--device: '{}' is none of cpu, meta, cuda", o.device.substr(0, 40)));
+  check(r, o);
+  const double tolerance = share(o.tolerance);
+  return o.device == "cuda" ? probe_gpu(r, o, tolerance) : probe_counted(r, o, tolerance);
+}
+
+}  // namespace
+
 std::vector<PhaseEnd> ends_of(const Estimate& e) {
   const MemoryTrace& trace = e.trace();
   std::vector<PhaseEnd> ends;
@@ -73,87 +125,61 @@ std::vector<PhaseEnd> ends_of(const Estimate& e) {
   return ends;
 }
 
-void check(const EstimateRequest& r) {
-  static const std::set<std::string> kTaken{"input", "batch", "set",       "seq",    "image",     "method",   "mode",  "optimizer",
-                                            "loss",  "steps", "precision", "device", "tolerance", "validate", "strict"};
-  for (auto& name : r.given)
-    if (!kTaken.contains(name))
-      throw Error(fmt::format("a probe does not take --{}", name), "LibTorch runs the plain loop: forward, backward, step");
-  if (r.run.precision == run::Precision::amp_fp16 || r.run.precision == run::Precision::amp_bf16)
-    throw Error("a probe runs without autocast", "--precision fp32, bf16 or fp16");
-  if (r.run.batches.size() > 1) throw Error("a probe runs one batch size");
+std::string signed_text(Bytes difference) { return difference == 0 ? "0" : fmt::format("{:+}", difference); }
+
+bool is_within(Bytes estimated, Bytes measured, double tolerance) {
+  return std::abs(double(estimated - measured)) <= tolerance * double(measured);
 }
 
-int run_probe(EstimateRequest r, const ProbeOptions& o) {
-  check(r);
-  if (o.device != "cpu" && o.device != "meta")
-    throw Error(fmt::format("--device: '{}' is none of cpu, meta", o.device.substr(0, 40)), "a probe of a GPU is not built yet");
-  const double tolerance = share(o.tolerance);
-  r.semantics = RunSettings::Semantics::fake_tensor;
-  r.counted_device = o.device;
-  const Estimate e = estimate(r);
-  if (e.kind != "torchscript")
-    throw Error(fmt::format("a probe runs TorchScript files, this is one of {}", e.kind), "torch.jit.script(model).save(\"model.pt\")")
-        .within(r.spec);
-  print_notes(e.diagnostics);
+void print_phases(const std::vector<PhaseEnd>& estimated, const spec::ProbeResult& probe) {
+  if (estimated.size() != probe.phases.size()) throw Error("LibTorch ran other phases than the estimate");
+  fmt::print("{:<18}{:>18}{:>18}{:>14}{:>18}{:>18}\n", "end of", "memest", "LibTorch", "difference", "peak: memest", "LibTorch");
+  for (std::size_t i = 0; i < estimated.size(); ++i) {
+    const PhaseEnd& mine = estimated[i];
+    const spec::ProbeResult::Phase& real = probe.phases[i];
+    fmt::print("{:<18}{:>18}{:>18}{:>14}{:>18}{:>18}\n", fmt::format("{} {}", mine.step, name_of(mine.phase)), mine.end, real.end,
+               signed_text(mine.end - real.end), mine.peak, real.peak);
+  }
+}
+
+spec::ProbeRequest probe_request(const EstimateRequest& r, const Estimate& e, const std::string& device, Program& program) {
   spec::ProbeRequest asked;
   asked.path = r.spec;
-  asked.method = r.read.method;
-  asked.device = o.device;
+  asked.device = device;
   asked.optimizer = r.run.optimizer;
-  asked.loss = r.run.loss.empty() ? "sum" : r.run.loss;
   asked.training = r.run.mode == run::Mode::train;
-  asked.steps = r.run.steps;
-  asked.dtype = run::model_dtype(r.run.precision);
-  for (auto& input : e.states.inputs) asked.inputs.push_back({input.name, input.sizes, input.dtype});
-  const spec::ProbeResult probe = spec::probe_torchscript(asked);
-  const std::vector<PhaseEnd> ends = ends_of(e);
-  if (ends.size() != probe.phases.size()) throw Error("LibTorch ran other phases than the estimate");
-
-  fmt::print("{} · {} · {} on {} · LibTorch {}\n\n", e.name, name_of(r.run.mode),
-             r.run.mode == run::Mode::train ? r.run.optimizer : "forward", o.device, probe.torch);
-  fmt::print("{:<18}{:>18}{:>18}{:>14}{:>18}{:>18}\n", "end of", "memest", "LibTorch", "difference", "peak: memest", "LibTorch");
-  bool within = true;
-  std::array<Bytes, kKinds.size()> most{};
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    const PhaseEnd& mine = ends[i];
-    const spec::ProbeResult::Phase& real = probe.phases[i];
-    const Bytes difference = mine.end - real.end;
-    within &= std::abs(double(difference)) <= tolerance * double(real.end);
-    fmt::print("{:<18}{:>18}{:>18}{:>14}{:>18}{:>18}\n", fmt::format("{} {}", mine.step, name_of(mine.phase)), mine.end, real.end,
-               difference == 0 ? "0" : fmt::format("{:+}", difference), mine.peak, real.peak);
-    for (std::size_t k = 0; k < kKinds.size(); ++k)
-      if (const Bytes d = mine.kinds[k] - real.kinds[k]; std::abs(d) > std::abs(most[k])) most[k] = d;
+  asked.math_attention = r.run.math_attention;
+  if (device != "cuda" && e.kind == "torchscript" && script_runs_it(r)) {
+    asked.method = r.read.method;
+    asked.loss = r.run.loss.empty() ? "sum" : r.run.loss;
+    asked.steps = r.run.steps;
+    asked.dtype = run::model_dtype(r.run.precision);
+    for (auto& input : e.states.inputs) asked.inputs.push_back({input.name, input.sizes, input.dtype});
+    return asked;
   }
-  if (std::all_of(most.begin(), most.end(), [](Bytes b) { return b == 0; })) {
-    fmt::print("\nequal to the byte at the end of each phase, {} allocations\n", probe.allocations);
-  } else {
-    fmt::print("\nlargest difference by category\n");
-    for (std::size_t k = 0; k < kKinds.size(); ++k)
-      if (most[k]) fmt::print("  {:<24}{:>14}\n", kKinds[k], fmt::format("{:+}", most[k]));
-    if (!probe.recurrent.empty())
-      fmt::print("{} runs in single steps on this device, each of which autograd keeps; a GPU has a kernel for the whole\n",
-                 probe.recurrent);
-  }
-  if (probe.constants) fmt::print("not counted: {} bytes of the script's constants\n", probe.constants);
-  if (!o.validate || within) return kDone;
-  fmt::print("\nnot within {} of LibTorch\n", o.tolerance);
-  return kDoesNotFit;
+  program = record(r);
+  asked.program = &program;
+  if (const auto autocast = run::autocast_dtype(r.run.precision)) asked.autocast = *autocast;
+  asked.scaler = r.run.precision == run::Precision::amp_fp16;
+  return asked;
 }
-
-}  // namespace
 
 Command add_probe(CLI::App& app) {
   auto options = std::make_shared<ProbeOptions>();
-  CLI::App* sub = app.add_subcommand("probe", "Runs a TorchScript file in LibTorch with its memory counted, beside the estimate");
+  CLI::App* sub = app.add_subcommand("probe", "Runs the model in LibTorch with its memory counted, beside the estimate");
   auto request = add_request_options(*sub);
   const char* group = "Probe";
   sub->add_option("--device", options->device,
-                  "meta: LibTorch's own autograd and lifetimes without data; cpu: a real run, counted in the CPU's allocator")
+                  "meta: LibTorch's own autograd and lifetimes without data; cpu: a real run, counted in the CPU's allocator; cuda: a real "
+                  "run on the GPU, as its caching allocator counts")
       ->group(group)
       ->capture_default_str();
   sub->add_flag("--validate", options->validate, "Exit code 1 where an end of a phase differs by more than --tolerance")->group(group);
   sub->add_option("--tolerance", options->tolerance, "Share of LibTorch's bytes, as 2% or 0.02")->group(group)->capture_default_str();
+  sub->add_option("--batches", options->batches, "On a GPU: a run with each batch size, as 8,16,32")->group(group);
+  sub->add_option("--strategies", options->strategies,
+                  "On a GPU: a run with each, as plain,amp-bf16,accum=4,checkpoint,amp-bf16+checkpoint")
+      ->group(group);
   return {sub, [request, options] { return run_probe(request(), *options); }};
 }
 

@@ -1,7 +1,9 @@
 # Finds the CPU half of LibTorch: a pip wheel, an unpacked LibTorch archive or Debian's libtorch-dev. PyTorch's own package file is not used,
 # since that of a CUDA build asks for nvcc and the CUDA toolkit.
 #   LibTorch_ROOT  a folder that holds include/ and lib/ (site-packages/torch, libtorch, /usr); else python3's torch package, then the system
-# Gives LibTorch_FOUND, LibTorch_VERSION, LibTorch_LIBRARY_DIR and the target LibTorch::cpu.
+# Gives LibTorch_FOUND, LibTorch_VERSION, LibTorch_LIBRARY_DIR and the target LibTorch::cpu; LibTorch::cuda where LibTorch has its CUDA half
+# and the headers and the library of the CUDA runtime are there: of the nvidia wheels beside torch, or of a toolkit (CUDAToolkit_ROOT,
+# /usr/local/cuda, Debian's nvidia-cuda-toolkit).
 include(FindPackageHandleStandardArgs)
 
 set(_libtorch_places ${LibTorch_ROOT} $ENV{LibTorch_ROOT})
@@ -16,6 +18,13 @@ if(NOT _libtorch_places)
 endif()
 
 find_path(LibTorch_INCLUDE_DIR torch/script.h HINTS ${_libtorch_places} PATH_SUFFIXES include)
+file(GLOB _libtorch_cuda_places ${LibTorch_INCLUDE_DIR}/../../nvidia/cu* ${LibTorch_INCLUDE_DIR}/../../nvidia/cuda_runtime)
+list(APPEND _libtorch_cuda_places ${CUDAToolkit_ROOT} $ENV{CUDA_HOME} /usr/local/cuda)
+find_library(LibTorch_CUDA_LIBRARY torch_cuda HINTS ${_libtorch_places} ${LibTorch_INCLUDE_DIR}/.. PATH_SUFFIXES lib)
+find_library(LibTorch_C10_CUDA_LIBRARY c10_cuda HINTS ${_libtorch_places} ${LibTorch_INCLUDE_DIR}/.. PATH_SUFFIXES lib)
+find_path(LibTorch_CUDA_INCLUDE_DIR cuda_runtime_api.h HINTS ${_libtorch_cuda_places} PATH_SUFFIXES include)
+find_library(LibTorch_CUDART_LIBRARY NAMES libcudart.so.13 libcudart.so.12 cudart NAMES_PER_DIR HINTS ${_libtorch_cuda_places} PATH_SUFFIXES lib lib64)
+mark_as_advanced(LibTorch_CUDA_LIBRARY LibTorch_C10_CUDA_LIBRARY LibTorch_CUDA_INCLUDE_DIR LibTorch_CUDART_LIBRARY)
 find_path(LibTorch_API_INCLUDE_DIR torch/version.h HINTS ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include NO_DEFAULT_PATH)
 find_library(LibTorch_CPU_LIBRARY torch_cpu HINTS ${_libtorch_places} ${LibTorch_INCLUDE_DIR}/.. PATH_SUFFIXES lib)
 find_library(LibTorch_C10_LIBRARY c10 HINTS ${_libtorch_places} ${LibTorch_INCLUDE_DIR}/.. PATH_SUFFIXES lib)
@@ -52,4 +61,15 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
       set_property(TARGET LibTorch::cpu PROPERTY INTERFACE_COMPILE_DEFINITIONS _GLIBCXX_USE_CXX11_ABI=0)
     endif()
   endif()
+endif()
+
+if(LibTorch_FOUND AND LibTorch_CUDA_LIBRARY AND LibTorch_C10_CUDA_LIBRARY AND LibTorch_CUDA_INCLUDE_DIR AND LibTorch_CUDART_LIBRARY
+   AND NOT TARGET LibTorch::cuda)
+  add_library(LibTorch::cuda SHARED IMPORTED)
+  set_target_properties(LibTorch::cuda PROPERTIES
+    IMPORTED_LOCATION ${LibTorch_CUDA_LIBRARY}
+    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_CUDA_INCLUDE_DIR}"
+    INTERFACE_LINK_LIBRARIES "LibTorch::cpu;${LibTorch_C10_CUDA_LIBRARY};${LibTorch_CUDART_LIBRARY}"
+    # Nothing names a symbol of libtorch_cuda, whose kernels register themselves when it is loaded.
+    INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed")
 endif()

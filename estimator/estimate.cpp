@@ -200,6 +200,13 @@ Error after_assumptions(const Error& error, const Diagnostics& diagnostics) {
   return Error(error.message(), error.hint().empty() ? hint : error.hint() + "\n  " + hint, error.kind()).within(error.where());
 }
 
+/// Of a run that this request asks for.
+void set_up(Runtime& runtime, const EstimateRequest& request) {
+  runtime.default_dtype = run::model_dtype(request.run.precision);
+  if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
+  if (request.run.quantization && request.run.quantization->dtype) runtime.default_dtype = *request.run.quantization->dtype;
+}
+
 /// What the file fixes and the user did not give.
 void take_from_file(EstimateRequest& request, const nn::Model& model) {
   auto given = [&](const char* name) { return std::find(request.given.begin(), request.given.end(), name) != request.given.end(); };
@@ -242,9 +249,7 @@ Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read
   const RunSettings settings = settings_of(request, e.device, replay_options.config);
 
   Runtime runtime(settings);
-  runtime.default_dtype = run::model_dtype(request.run.precision);
-  if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
-  if (request.run.quantization && request.run.quantization->dtype) runtime.default_dtype = *request.run.quantization->dtype;
+  set_up(runtime, request);
   auto model = spec::read_model(request.spec, request.read);
   e.parts = model->parameter_parts();
   e.stored = model->stored;
@@ -358,5 +363,18 @@ Estimate estimate_largest(const EstimateRequest& asked) {
 }  // namespace
 
 Estimate estimate(const EstimateRequest& asked) { return asked.largest.empty() ? with_scaling(asked) : estimate_largest(asked); }
+
+Program record(const EstimateRequest& asked) {
+  EstimateRequest request = asked;
+  AllocatorConfig config;
+  Runtime runtime(settings_of(request, request.gpu ? find_device(*request.gpu) : default_device(), config));
+  set_up(runtime, request);
+  auto model = spec::read_model(request.spec, request.read);
+  take_from_file(request, *model);
+  run::settle(request.run, *model);
+  Recorder recorder;
+  run::run_loop(*model, request.run);
+  return recorder.finish();
+}
 
 }  // namespace memest

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fake/runtime.h"
+#include "ops/recorder.h"
 #include "report/result.h"
 #include "run/options.h"
 #include "spec/reader.h"
@@ -34,5 +35,8 @@ struct EstimateRequest {
 
 /// Throws Error: kind usage for a wrong request or unreadable input, kind unknown where --strict met an unknown.
 Estimate estimate(const EstimateRequest& request);
+
+/// The forward of each step of the same run, to be run by LibTorch.
+Program record(const EstimateRequest& request);
 
 }  // namespace memest

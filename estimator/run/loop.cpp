@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "fake/autograd.h"
+#include "fake/observer.h"
 #include "ops/ops.h"
 #include "optim/clip_grad.h"
 #include "optim/grad_scaler.h"
@@ -84,6 +85,7 @@ class Loop {
     if (o_.inputs_resident) batch_on_device(host_batch());
     if (training_) make_training_state();
     hooks_ = saved_tensor_hooks(training_ ? o_.saved_tensors : SavedTensors::kept, host_saved_);
+    if (rt_.observer) announce(*rt_.observer);
     for (int step = 1; step <= o_.steps; ++step) {
       set_batch(step);
       one_step(step);
@@ -96,6 +98,7 @@ class Loop {
     result_.averaged_bytes = averaged_ ? averaged_->bytes() : 0;
     result_.master_bytes = masters_ ? masters_->bytes() : 0;
     result_.trace = std::move(rt_.trace);  // what the end of the loop's names frees belongs to no phase
+    rt_.observer = nullptr;
     return std::move(result_);
   }
 
@@ -146,6 +149,12 @@ class Loop {
       result_.parameter_bytes = checked_add(result_.parameter_bytes, bytes);
       if (p->requires_grad) result_.trainable_bytes += bytes;
     }
+  }
+
+  void announce(Observer& observer) {
+    for (auto& [name, p] : model_.root->named_parameters()) observer.state(name, p);
+    for (auto& [name, b] : model_.root->named_buffers()) observer.state(name, b);
+    hooks_ = observer.hooks();
   }
 
   void set_batch(int step) { (*model_.symbols)["batch"] = o_.batches[std::min(std::size_t(step) - 1, o_.batches.size() - 1)]; }
@@ -380,6 +389,7 @@ class Loop {
   }
 
   void backward_pass() {
+    if (rt_.observer) return rt_.observer->backward(loss_value_);
     if (scaler_) {
       Tensor scaled = scaler_->scale(loss_value_);
       memest::backward(scaled);
@@ -393,6 +403,7 @@ class Loop {
   }
 
   void optimizer_step() {
+    if (rt_.observer) return;
     NoGrad guard;
     if (o_.clip_grad_norm || o_.clip_grad_value) {
       if (scaler_ && optimizer_) scaler_->unscale(*optimizer_);

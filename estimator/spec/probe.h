@@ -1,12 +1,15 @@
-// A run of a TorchScript file in LibTorch itself, with its memory counted (torch/probe.cpp).
+// A run in LibTorch itself, with its memory counted (torch/probe.cpp).
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/dims.h"
 #include "base/dtype.h"
+#include "ops/recorder.h"
 
 namespace memest::spec {
 
@@ -19,13 +22,35 @@ struct ProbeResult {
   std::string torch;  ///< its version
   std::vector<Phase> phases;
   std::int64_t allocations = 0;
-  Bytes constants = 0;    ///< tensors that the script holds itself; not in the phases
-  std::string recurrent;  ///< a recurrent op that ran: "aten::lstm"
+  Bytes constants = 0;    ///< tensors that a script holds itself; not in the phases
+  std::string recurrent;  ///< a recurrent module of a script: "LSTM"
+
+  struct OutOfMemory {
+    int step;
+    std::string phase, op, module;
+    std::string message;  ///< LibTorch's
+  };
+  struct Gpu {
+    std::string name;
+    Bytes total_memory = 0, context = 0;  ///< context: what is taken beyond what the allocator reserved
+    Bytes allocated_peak = 0, reserved_peak = 0;
+    std::int64_t retries = 0;            ///< times that the allocator had to give its cache back
+    std::vector<double> milliseconds{};  ///< of each step
+    std::optional<OutOfMemory> out_of_memory{};
+  };
+  std::optional<Gpu> gpu;
 };
 
+/// What runs is the file, by LibTorch's interpreter, or the program.
 struct ProbeRequest {
-  std::string path, method, device, optimizer, loss;  ///< optimizer as --optimizer has it
+  std::string path, device, optimizer;  ///< optimizer as --optimizer has it
   bool training = true;
+  bool math_attention = false;
+  const Program* program = nullptr;
+  std::optional<DType> autocast;  ///< of a program
+  bool scaler = false;            ///< GradScaler
+  // Of a TorchScript file.
+  std::string method, loss;
   int steps = 3;
   DType dtype = DType::float32;  ///< float32: as the file has it
   struct Input {
@@ -35,7 +60,9 @@ struct ProbeRequest {
   };
   std::vector<Input> inputs;
 };
+/// LibTorch's name of the GPU and its memory.
+std::pair<std::string, Bytes> gpu_of_libtorch();
 /// Throws Error where the plugin is missing or refuses.
-ProbeResult probe_torchscript(const ProbeRequest& request);
+ProbeResult probe(const ProbeRequest& request);
 
 }  // namespace memest::spec

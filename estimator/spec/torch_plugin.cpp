@@ -21,9 +21,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr unsigned kMostSeconds = 600;
-constexpr const char* kHowToGet =
-    "build memest where LibTorch is found (pip install torch, an unpacked libtorch, or Debian's libtorch-dev; -DLibTorch_ROOT=FOLDER), or "
-    "name the plugin in MEMEST_TORCH_PLUGIN";
+struct Named {
+  const char *file, *variable, *how_to_get;
+};
+const Named& named(Plugin which) {
+  static constexpr Named names[] = {
+      {"memest_torch.so", "MEMEST_TORCH_PLUGIN",
+       "build memest where LibTorch is found (pip install torch, an unpacked libtorch, or Debian's libtorch-dev; -DLibTorch_ROOT=FOLDER), "
+       "or "
+       "name the plugin in MEMEST_TORCH_PLUGIN"},
+      {"memest_cuda.so", "MEMEST_CUDA_PLUGIN",
+       "build memest where a LibTorch with CUDA is found, and the headers of the CUDA runtime (pip install torch brings both; "
+       "-DLibTorch_ROOT=FOLDER), or name the plugin in MEMEST_CUDA_PLUGIN"}};
+  return names[int(which)];
+}
 
 std::string text_of(const Json& reply) { return reply.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -59,19 +70,21 @@ std::string read_all(int file) {
 
 }  // namespace
 
-std::optional<std::string> torch_plugin_path() {
-  if (const char* set = std::getenv("MEMEST_TORCH_PLUGIN"); set && *set) return set;
+std::optional<std::string> plugin_path(Plugin which) {
+  const Named& n = named(which);
+  if (const char* set = std::getenv(n.variable); set && *set) return set;
   std::error_code problem;
   const fs::path exe = fs::read_symlink("/proc/self/exe", problem);
   if (problem) return {};
-  for (const char* place : {"memest_torch.so", "../lib/memest/memest_torch.so"})
-    if (const fs::path path = exe.parent_path() / place; fs::exists(path, problem)) return path.string();
+  for (const char* place : {"", "../lib/memest/"})
+    if (const fs::path path = exe.parent_path() / (std::string(place) + n.file); fs::exists(path, problem)) return path.string();
   return {};
 }
 
-Json call_torch_plugin(const Json& request) {
-  const auto path = torch_plugin_path();
-  if (!path) throw Error("this needs LibTorch, and memest's plugin for it (memest_torch.so) is not there", kHowToGet);
+Json call_torch_plugin(const Json& request, Plugin which) {
+  const auto path = plugin_path(which);
+  const Named& n = named(which);
+  if (!path) throw Error(fmt::format("this needs LibTorch, and memest's plugin for it ({}) is not there", n.file), n.how_to_get);
   int ends[2];
   if (pipe(ends) != 0) throw Error(fmt::format("cannot start LibTorch: {}", std::strerror(errno)));
   const std::string text = text_of(request);
@@ -98,7 +111,7 @@ Json call_torch_plugin(const Json& request) {
   }
   Json json = Json::parse(reply, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) throw Error("LibTorch ended without an answer");
-  if (json.contains("load")) throw Error(fmt::format("{} cannot be loaded: {}", *path, json["load"].get<std::string>()), kHowToGet);
+  if (json.contains("load")) throw Error(fmt::format("{} cannot be loaded: {}", *path, json["load"].get<std::string>()), n.how_to_get);
   if (json.contains("error")) throw Error(json["error"].get<std::string>(), json.value("hint", ""));
   return json;
 }

@@ -1,8 +1,7 @@
-// The plugin's C interface.
+// The C interface of a plugin.
 #include "torch/plugin.h"
 
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 
 #include <array>
 #include <cstdlib>
@@ -42,15 +41,6 @@ std::string first_lines(std::string text) {
   if (start == std::string::npos) return "LibTorch failed without a message";
   text = text.substr(start);
   return text.substr(0, std::min<std::size_t>({text.find('\n'), text.find("  (Could this error message be improved?"), 300}));
-}
-
-Json dispatch(const Json& request) {
-  const std::string what = request.value("what", "");
-  if (what == "version") return {{"torch", TORCH_VERSION}};
-  register_meta_kernels();
-  if (what == "record") return record_torchscript(request);
-  if (what == "probe") return probe(request);
-  throw BadRequest{"the plugin knows no request '" + what + "'", "it is of another version of memest"};
 }
 
 }  // namespace

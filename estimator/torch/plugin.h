@@ -1,4 +1,5 @@
-// The plugin's parts. Everything that includes LibTorch lies in this folder, and is built into memest_torch.so alone.
+// The parts of the plugins. Everything that includes LibTorch lies in this folder, and is built into memest_torch.so and memest_cuda.so
+// alone.
 #pragma once
 #include <exception>
 #include <nlohmann/json.hpp>
@@ -14,13 +15,16 @@ struct BadRequest {
   std::string message, hint;
 };
 
+/// The reply to a request, of each plugin its own.
+Json dispatch(const Json& request);
+
 /// What LibTorch says of a failure, in one line without its stack trace.
 std::string message_of(const std::exception& e);
 
 /// {"path", "method", "training", "grad", "dtype", "inputs": [{"name", "shape", "dtype"}]} of a TorchScript file -> a tape: its modules,
 /// parameters and buffers, and each aten call of one run of the method, with its arguments, results and the values that die after it.
 Json record_torchscript(const Json& request);
-/// One file run, or one tape replayed: real forward, backward and optimizer steps with their memory counted, phase by phase.
+/// One file or one program run: real forward, backward and optimizer steps with their memory counted, phase by phase.
 Json probe(const Json& request);
 
 /// Meta kernels for what LibTorch implements in Python only; call once before anything runs on the meta device.

@@ -100,6 +100,55 @@ class WithoutPlugin(Files):
         self.assertNotIn(b"libtorch_cpu", Path(MEMEST).read_bytes())
 
 
+class OnGpu(Files):
+    """What is said of a run on a GPU, by a plugin that gives canned replies."""
+
+    def setUp(self):
+        super().setUp()
+        self.plugin = Path(MEMEST).parent / "tests" / "fake_cuda.so"
+        if not self.plugin.exists():
+            self.skipTest("fake_cuda.so was not built")
+        p = run("mlp", "--gpu", "a100-80gb", "--json", "-")
+        self.estimate = json.loads(p.stdout)
+
+    def probe(self, changes, *options, product="NVIDIA A100-SXM4-80GB"):
+        device = {"device": product, "total_memory": 80 << 30}
+        phases = [{"end_bytes": q["end_bytes"], "peak_bytes": q["peak_bytes"],
+                   "categories": dict.fromkeys(("parameter", "buffer", "input", "gradient", "optimizer_state", "activation"), 0)}
+                  for q in self.estimate["phases"] if q["phase"] != "load"]
+        reply = {**device, "torch": "2.15.0", "allocations": 1, "constants_bytes": 0, "context": 430 << 20, "retries": 0, "step_ms": [9, 2, 3, 4],
+                 "allocated_peak": self.estimate["totals"]["allocated_peak_bytes"], "reserved_peak": self.estimate["totals"]["reserved_peak_bytes"],
+                 "phases": phases, **changes}
+        replies = Path(self.folder.name) / "replies"
+        replies.write_text(json.dumps(device) + "\n" + json.dumps(reply) + "\n")
+        return subprocess.run([MEMEST, "probe", "mlp", "--device", "cuda", "--validate", *options], capture_output=True, text=True,
+                              env={**os.environ, "MEMEST_CUDA_PLUGIN": str(self.plugin), "FAKE_CUDA": str(replies)})
+
+    def test_equal(self):
+        p = self.probe({})
+        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        self.assertIn("3.0 ms", p.stdout)  # the median without the first step
+        self.assertIn("context: memest 425 MiB, GPU 430 MiB", p.stdout)
+
+    def test_differs(self):
+        more = {"reserved_peak": 2 * self.estimate["totals"]["reserved_peak_bytes"]}
+        self.assertEqual(self.probe(more).returncode, 1)
+        p = self.probe(more, "--tolerance", "60%", "--batches", "1,1", "--strategies", "plain,fp32")
+        self.assertEqual(p.returncode, 0, p.stdout)
+        self.assertEqual(p.stdout.count("-50.00 %"), 4)
+
+    def test_out_of_memory(self):
+        p = self.probe({"out_of_memory": {"step": 1, "phase": "forward", "op": "aten::linear", "module": "fc1", "message": "CUDA out of memory. Tried"}})
+        self.assertEqual(p.returncode, 1)  # memest says that it fits
+        self.assertIn("out of memory with batch 1, plain: step 1, forward, aten::linear in fc1", p.stdout)
+        self.assertIn("memest:   it fits", p.stdout)
+
+    def test_wrong(self):
+        self.assertIn("memest does not know the GPU 'Tensor Card 9'", self.probe({}, product="Tensor Card 9").stderr)
+        self.assertEqual(self.probe({}, "--gpu", "a100-80gb", product="Tensor Card 9").returncode, 0)
+        self.assertIn("'twice' is no strategy", self.probe({}, "--strategies", "twice").stderr)
+
+
 class WithPlugin(Files):
     def estimate(self, *arguments):
         p = run(self.path, *arguments, "--json", "-")
@@ -235,12 +284,11 @@ class WithPlugin(Files):
                 p = probe(self.path, "--input", "x=4x8", "--device", device, "--validate", *options)
                 self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
                 self.assertIn("equal to the byte at the end of each phase", p.stdout)
-        for options, message in ((["--amp"], "does not take --amp"), (["--device", "tpu"], "is none of cpu, meta"), (["--optimizer", "lion"], "lion"),
+        for options, message in ((["--amp"], "runs without autocast"), (["--device", "tpu"], "is none of cpu, meta, cuda"), (["--optimizer", "lion"], "lion"),
                                  (["--tolerance", "much"], "is no share"), (["--loss", "mse"], "a probe takes no loss 'mse'")):
             p = probe(self.path, "--input", "x=4x8", *options)
             self.assertEqual(p.returncode, 2, p.stdout)
             self.assertIn(message, p.stderr)
-        self.assertIn("a probe runs TorchScript files", probe("mlp").stderr)
 
     def test_probe_differs(self):
         """An operator that memest does not know is booked as assumed; beyond the tolerance the exit code says so."""
@@ -259,6 +307,64 @@ class WithPlugin(Files):
         self.assertEqual(len(peaks), 3)
         ends = [q["end_bytes"] for q in found["phases"] if q["phase"] == "forward"]
         self.assertGreater(ends[0], ends[1])
+
+
+# Networks whose recorded program LibTorch runs: shipped specs with what makes them small, and configs of Hugging Face families.
+SPECS = {
+    "mlp": [], "lenet5": [], "alexnet": ["--image", "96"], "vgg16": ["--image", "32"], "resnet18": ["--image", "64"], "resnet50": ["--image", "64"],
+    "squeezenet1_0": ["--image", "64"], "mobilenet_v2": ["--image", "64"], "mobilenet_v3_small": ["--image", "64"], "mnasnet0_5": ["--image", "64"],
+    "shufflenet_v2_x1_0": ["--image", "64"], "efficientnet_b0": ["--image", "64"], "regnet_y_400mf": ["--image", "64"], "densenet121": ["--image", "64"],
+    "googlenet": ["--image", "64"], "convnext_tiny": ["--image", "64"], "swin_t": ["--image", "64"], "vit_b_16": [], "unet": ["--image", "64"],
+    "transformer_encoder": ["--seq", "16"],
+}
+TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 96, "max_position_embeddings": 64}
+CONFIGS = {
+    "bert": {**TEXT, "architectures": ["BertForMaskedLM"]},
+    "roberta": {**TEXT, "architectures": ["RobertaForSequenceClassification"]},
+    "electra": {**TEXT, "embedding_size": 16, "architectures": ["ElectraForPreTraining"]},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "vocab_size": 96, "max_position_embeddings": 64, "architectures": ["DistilBertForMaskedLM"]},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 96, "n_positions": 64, "architectures": ["GPT2LMHeadModel"]},
+    "gpt_neox": {**TEXT, "architectures": ["GPTNeoXForCausalLM"]},
+    "llama": {**TEXT, "num_key_value_heads": 2, "architectures": ["LlamaForCausalLM"]},
+    "opt": {**TEXT, "ffn_dim": 64, "word_embed_proj_dim": 32, "architectures": ["OPTForCausalLM"]},
+    "t5": {"d_model": 32, "d_kv": 8, "num_layers": 2, "num_heads": 4, "d_ff": 64, "vocab_size": 96, "architectures": ["T5ForConditionalGeneration"]},
+    "vit": {**TEXT, "image_size": 32, "patch_size": 8, "architectures": ["ViTForImageClassification"]},
+}
+
+
+class ProgramProbes(Files):
+    """What memest records of a network, run by LibTorch: the same bytes at the end of each phase."""
+
+    def check(self, cases):
+        def wrong(case):
+            spec, *options = case
+            p = probe(spec, "--batch", "2", "--steps", "2", "--validate", *options)
+            return f"{' '.join(map(str, case))}: {p.stdout}{p.stderr}" if p.returncode else None
+
+        with ThreadPoolExecutor(2) as pool:
+            self.assertEqual([w for w in pool.map(wrong, cases) if w], [])
+
+    def test_specs(self):
+        self.check([(spec, *options, "--device", device) for spec, options in SPECS.items() for device in ("meta", "cpu")])
+
+    def test_configs(self):
+        cases = []
+        for kind, fields in CONFIGS.items():
+            path = Path(self.folder.name) / kind / "config.json"
+            path.parent.mkdir()
+            path.write_text(json.dumps({"model_type": kind, **fields}))
+            cases += [(path, *([] if kind == "vit" else ["--seq", "16"]), "--device", device) for device in ("meta", "cpu")]
+        self.check(cases)
+
+    def test_options(self):
+        self.check([("resnet18", "--image", "64", "--device", "meta", *options) for options in (
+            ["--mode", "infer"], ["--grad-accum", "2"], ["--precision", "bf16"], ["--zero-grad-at", "end"], ["--freeze", "layer1.*"],
+            ["--optimizer", "sgd:momentum=0.9"], ["--optimizer", "rmsprop"], ["--keep-output", "no"])])
+        for options, message in ((["--lora", "targets=all-linear"], "does not take --lora"), (["--checkpoint", "full"], "does not take --checkpoint"),
+                                 (["--batches", "1,2"], "does not take --batches"), (["--optimizer", "lion"], "lion")):
+            p = probe("mlp", *options)
+            self.assertEqual(p.returncode, 2, p.stdout)
+            self.assertIn(message, p.stderr)
 
 
 NAMES = {"structured": ["feats.left", "feats.right", "pair.0", "pair.1"], "encoder": ["ids"], "lstm": ["ids"], "gpt": ["ids"], "gptloss": ["ids", "targets"]}
@@ -331,14 +437,14 @@ def main():
     MEMEST = str(Path(options.memest).resolve())
     there = (Path(MEMEST).parent / "memest_torch.so").exists() or "MEMEST_TORCH_PLUGIN" in os.environ
     load = unittest.defaultTestLoader.loadTestsFromTestCase
-    suite = unittest.TestSuite(load(c) for c in (WithoutPlugin, *((WithPlugin, SharedFixtures) if there else ())))
+    suite = unittest.TestSuite(load(c) for c in (WithoutPlugin, OnGpu, *((WithPlugin, ProgramProbes, SharedFixtures) if there else ())))
     if options.names:
         flat = [t for group in suite for t in group if any(n in t.id() for n in options.names)]
         suite = unittest.TestSuite(flat)
     result = unittest.TextTestRunner(stream=sys.stdout).run(suite)
     skipped = len(result.skipped)
     if not there:
-        skipped += unittest.TestSuite(load(c) for c in (WithPlugin, SharedFixtures)).countTestCases()
+        skipped += unittest.TestSuite(load(c) for c in (WithPlugin, ProgramProbes, SharedFixtures)).countTestCases()
         print("skipped: the LibTorch plugin was not built")
     failed = len({test.id() for test, _ in result.failures + result.errors})
     print(f"{result.testsRun - failed - len(result.skipped)} passed, {failed} failed, {skipped} skipped")
