@@ -180,6 +180,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   add("keep-output", flag(o.keep_output));
   if (o.math_attention) add("attn", "math");
   if (o.new_tokens > 0) add("new-tokens", std::to_string(o.new_tokens));
+  if (!r.read.cache.empty()) add(r.read.cache == "fp8" ? "cache-dtype" : "cache", r.read.cache);
   add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
   add("gpu", e.device.name);
   add("torch-version", r.torch.name());
@@ -326,13 +327,18 @@ Estimate estimate_largest(const EstimateRequest& asked) {
   const std::string& option = asked.largest;
   if (!asked.gpu && !asked.gpu_memory)
     throw Error("--" + option + " max: what fits depends on the card", "name it with --gpu, or its memory with --gpu-memory");
-  const Estimate smallest = estimate_once(with_size(asked, option, 1));
-  if (!smallest.fit->fits) {
-    Estimate e = smallest;
-    e.largest = Largest{option, 0, false};
-    return e;
+  std::int64_t low = 1;
+  Estimate smallest;
+  try {
+    smallest = estimate_once(with_size(asked, option, low));
+  } catch (const Error&) {  // batch normalisation trains on two samples or more
+    smallest = estimate_once(with_size(asked, option, ++low));
   }
-  if (option != "batch" && smallest.states.inputs == estimate_once(with_size(asked, option, 2)).states.inputs)
+  if (!smallest.fit->fits) {
+    smallest.largest = Largest{option, 0, false};
+    return smallest;
+  }
+  if (smallest.states.inputs == estimate_once(with_size(asked, option, low + 1)).states.inputs)
     throw Error("--" + option + " max: no input of the model has this size");
   const auto fits = [&](std::int64_t value) {
     try {
@@ -343,7 +349,7 @@ Estimate estimate_largest(const EstimateRequest& asked) {
   };
   const bool limited = option == "seq" && smallest.most_tokens > asked.run.new_tokens;
   const std::int64_t most = limited ? smallest.most_tokens - asked.run.new_tokens : kMost;
-  std::int64_t low = 1, high = 2;
+  std::int64_t high = 2 * low;
   while (high <= most && fits(high)) low = high, high *= 2;
   high = std::min(high, most + 1);
   while (high - low > 1) {
@@ -351,7 +357,7 @@ Estimate estimate_largest(const EstimateRequest& asked) {
     (fits(middle) ? low : high) = middle;
   }
   Estimate e = with_scaling(with_size(asked, option, low));
-  e.largest = Largest{option, low, low == most};
+  e.largest = Largest{option, low, limited && low == most};
   return e;
 }
 
