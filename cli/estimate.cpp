@@ -213,7 +213,7 @@ class Output {
 
 int run_estimate(const EstimateOptions& o, const CLI::App& app) {
   EstimateRequest r = request(o, app);
-  r.scaling = !o.quiet || !o.json.empty();
+  r.figures = !o.quiet || !o.json.empty();
   Output json(o.json), trace(o.trace);
   const Estimate e = estimate(r);
   if (!o.quiet) print_notes(e.diagnostics);
@@ -361,7 +361,7 @@ std::function<EstimateRequest()> add_request_options(CLI::App& sub) {
   add_options(&sub, *options);
   return [options, &sub] {
     EstimateRequest r = request(*options, sub);
-    r.scaling = false;
+    r.figures = false;
     return r;
   };
 }

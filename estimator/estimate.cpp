@@ -247,7 +247,7 @@ Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read
   if (request.run.math_attention) runtime.sdp = {.flash = false, .efficient = false};
   if (request.run.quantization && request.run.quantization->dtype) runtime.default_dtype = *request.run.quantization->dtype;
   auto model = spec::read_model(request.spec, request.read);
-  e.parts = model->parameter_parts();
+  if (asked.figures) e.parts = model->parameter_parts();
   e.stored = model->stored;
   e.most_tokens = model->most_tokens;
   if (model_read) model_read(*model);
@@ -263,7 +263,7 @@ Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read
     throw after_assumptions(error, runtime.diagnostics);
   }
   e.diagnostics = runtime.diagnostics;
-  e.cache = cache_bytes(runtime, e.run, *model);
+  if (asked.figures) e.cache = cache_bytes(runtime, e.run, *model);
 
   e.replay = replay(e.trace(), replay_options);
   e.context = request.semantics == RunSettings::Semantics::cuda ? e.device.context : 0;
@@ -292,7 +292,7 @@ std::optional<Estimate> with_one_sample_more(const EstimateRequest& asked) {
   EstimateRequest more = with_size(asked, "batch", asked.run.batches[0] + 1);
   more.run.steps = std::min(more.run.steps, 2);
   more.gpu_memory.reset();
-  more.record_events = more.alloc_what_if = false;
+  more.record_events = more.alloc_what_if = more.figures = false;
   try {
     return estimate_once(more);
   } catch (const Error&) {
@@ -312,7 +312,7 @@ Scaling scaling_of(const Estimate& e, const Estimate& larger) {
 /// The larger batch runs beside, on a thread of its own.
 Estimate with_scaling(const EstimateRequest& asked) {
   std::future<std::optional<Estimate>> larger;
-  const bool wanted = asked.scaling && asked.run.batches.size() == 1;
+  const bool wanted = asked.figures && asked.run.batches.size() == 1;
   Estimate e = estimate_once(asked, [&](const nn::Model& model) {
     if (wanted && model.is_transformers()) larger = std::async(std::launch::async, with_one_sample_more, asked);
   });
@@ -327,22 +327,24 @@ Estimate estimate_largest(const EstimateRequest& asked) {
   const std::string& option = asked.largest;
   if (!asked.gpu && !asked.gpu_memory)
     throw Error("--" + option + " max: what fits depends on the card", "name it with --gpu, or its memory with --gpu-memory");
+  EstimateRequest trial = asked;
+  trial.figures = trial.record_events = trial.alloc_what_if = false;
+  const auto at = [&](std::int64_t value) { return estimate_once(with_size(trial, option, value)); };
   std::int64_t low = 1;
   Estimate smallest;
   try {
-    smallest = estimate_once(with_size(asked, option, low));
+    smallest = at(low);
   } catch (const Error&) {  // batch normalisation trains on two samples or more
-    smallest = estimate_once(with_size(asked, option, ++low));
+    smallest = at(++low);
   }
   if (!smallest.fit->fits) {
     smallest.largest = Largest{option, 0, false};
     return smallest;
   }
-  if (smallest.states.inputs == estimate_once(with_size(asked, option, low + 1)).states.inputs)
-    throw Error("--" + option + " max: no input of the model has this size");
+  if (smallest.states.inputs == at(low + 1).states.inputs) throw Error("--" + option + " max: no input of the model has this size");
   const auto fits = [&](std::int64_t value) {
     try {
-      return estimate_once(with_size(asked, option, value)).fit->fits;
+      return at(value).fit->fits;
     } catch (const Error&) {  // beyond what the model takes
       return false;
     }
