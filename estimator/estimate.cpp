@@ -312,7 +312,8 @@ Scaling scaling_of(const Estimate& e, const Estimate& larger) {
 /// The larger batch runs beside, on a thread of its own.
 Estimate with_scaling(const EstimateRequest& asked) {
   std::future<std::optional<Estimate>> larger;
-  const bool wanted = asked.figures && asked.run.batches.size() == 1;
+  constexpr std::int64_t kMostNewTokens = 64;  // a long generation is not run twice
+  const bool wanted = asked.figures && asked.run.batches.size() == 1 && asked.run.new_tokens <= kMostNewTokens;
   Estimate e = estimate_once(asked, [&](const nn::Model& model) {
     if (wanted && model.is_transformers()) larger = std::async(std::launch::async, with_one_sample_more, asked);
   });
