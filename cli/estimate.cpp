@@ -186,7 +186,8 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
 }
 
 int run_estimate(const EstimateOptions& o, const CLI::App& app) {
-  const EstimateRequest r = request(o, app);
+  EstimateRequest r = request(o, app);
+  r.figures = !o.quiet || !o.json.empty();
   Output json(o.json), trace(o.trace);
   const Estimate e = estimate(r);
   if (!o.quiet) print_notes(e.diagnostics);
@@ -338,7 +339,11 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
 std::function<EstimateRequest()> add_request_options(CLI::App& sub) {
   auto options = std::make_shared<EstimateOptions>();
   add_options(&sub, *options);
-  return [options, &sub] { return request(*options, sub); };
+  return [options, &sub] {
+    EstimateRequest r = request(*options, sub);
+    r.figures = false;
+    return r;
+  };
 }
 
 void print_notes(const Diagnostics& diagnostics) {

@@ -180,6 +180,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   add("keep-output", flag(o.keep_output));
   if (o.math_attention) add("attn", "math");
   if (o.new_tokens > 0) add("new-tokens", std::to_string(o.new_tokens));
+  if (!r.read.cache.empty()) add(r.read.cache == "fp8" ? "cache-dtype" : "cache", r.read.cache);
   add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
   add("gpu", e.device.name);
   add("torch-version", r.torch.name());
@@ -251,7 +252,7 @@ Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read
   Runtime runtime(settings);
   set_up(runtime, request);
   auto model = spec::read_model(request.spec, request.read);
-  e.parts = model->parameter_parts();
+  if (asked.figures) e.parts = model->parameter_parts();
   e.stored = model->stored;
   e.most_tokens = model->most_tokens;
   if (model_read) model_read(*model);
@@ -267,7 +268,7 @@ Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read
     throw after_assumptions(error, runtime.diagnostics);
   }
   e.diagnostics = runtime.diagnostics;
-  e.cache = cache_bytes(runtime, e.run, *model);
+  if (asked.figures) e.cache = cache_bytes(runtime, e.run, *model);
 
   e.replay = replay(e.trace(), replay_options);
   e.context = request.semantics == RunSettings::Semantics::cuda ? e.device.context : 0;
@@ -296,7 +297,7 @@ std::optional<Estimate> with_one_sample_more(const EstimateRequest& asked) {
   EstimateRequest more = with_size(asked, "batch", asked.run.batches[0] + 1);
   more.run.steps = std::min(more.run.steps, 2);
   more.gpu_memory.reset();
-  more.record_events = more.alloc_what_if = false;
+  more.record_events = more.alloc_what_if = more.figures = false;
   try {
     return estimate_once(more);
   } catch (const Error&) {
@@ -316,7 +317,8 @@ Scaling scaling_of(const Estimate& e, const Estimate& larger) {
 /// The larger batch runs beside, on a thread of its own.
 Estimate with_scaling(const EstimateRequest& asked) {
   std::future<std::optional<Estimate>> larger;
-  const bool wanted = asked.scaling && asked.run.batches.size() == 1;
+  constexpr std::int64_t kMostNewTokens = 64;  // a long generation is not run twice
+  const bool wanted = asked.figures && asked.run.batches.size() == 1 && asked.run.new_tokens <= kMostNewTokens;
   Estimate e = estimate_once(asked, [&](const nn::Model& model) {
     if (wanted && model.is_transformers()) larger = std::async(std::launch::async, with_one_sample_more, asked);
   });
@@ -331,24 +333,31 @@ Estimate estimate_largest(const EstimateRequest& asked) {
   const std::string& option = asked.largest;
   if (!asked.gpu && !asked.gpu_memory)
     throw Error("--" + option + " max: what fits depends on the card", "name it with --gpu, or its memory with --gpu-memory");
-  const Estimate smallest = estimate_once(with_size(asked, option, 1));
-  if (!smallest.fit->fits) {
-    Estimate e = smallest;
-    e.largest = Largest{option, 0, false};
-    return e;
+  EstimateRequest trial = asked;
+  trial.figures = trial.record_events = trial.alloc_what_if = false;
+  const auto at = [&](std::int64_t value) { return estimate_once(with_size(trial, option, value)); };
+  std::int64_t low = 1;
+  Estimate smallest;
+  try {
+    smallest = at(low);
+  } catch (const Error&) {  // batch normalisation trains on two samples or more
+    smallest = at(++low);
   }
-  if (option != "batch" && smallest.states.inputs == estimate_once(with_size(asked, option, 2)).states.inputs)
-    throw Error("--" + option + " max: no input of the model has this size");
+  if (!smallest.fit->fits) {
+    smallest.largest = Largest{option, 0, false};
+    return smallest;
+  }
+  if (smallest.states.inputs == at(low + 1).states.inputs) throw Error("--" + option + " max: no input of the model has this size");
   const auto fits = [&](std::int64_t value) {
     try {
-      return estimate_once(with_size(asked, option, value)).fit->fits;
+      return at(value).fit->fits;
     } catch (const Error&) {  // beyond what the model takes
       return false;
     }
   };
   const bool limited = option == "seq" && smallest.most_tokens > asked.run.new_tokens;
   const std::int64_t most = limited ? smallest.most_tokens - asked.run.new_tokens : kMost;
-  std::int64_t low = 1, high = 2;
+  std::int64_t high = 2 * low;
   while (high <= most && fits(high)) low = high, high *= 2;
   high = std::min(high, most + 1);
   while (high - low > 1) {
@@ -356,7 +365,7 @@ Estimate estimate_largest(const EstimateRequest& asked) {
     (fits(middle) ? low : high) = middle;
   }
   Estimate e = with_scaling(with_size(asked, option, low));
-  e.largest = Largest{option, low, low == most};
+  e.largest = Largest{option, low, limited && low == most};
   return e;
 }
 

@@ -28,7 +28,7 @@ struct EstimateRequest {
   bool strict = false;
   bool record_events = false;      ///< for --trace
   bool alloc_what_if = false;      ///< --alloc-what-if
-  bool scaling = true;             ///< of a Hugging Face config: a second run with one sample more
+  bool figures = true;             ///< of a Hugging Face config: parameters by part, cache, and a second run with one sample more
   std::string largest;             ///< --seq max, --batch max: the size whose largest value that fits is looked for; empty: none
   std::vector<std::string> given;  ///< names of the options that the user set
 };
