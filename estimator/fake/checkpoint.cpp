@@ -69,6 +69,7 @@ struct Taking final : KernelPolicy {
 /// One checkpointed call (torch/utils/checkpoint.py _CheckpointFrame). Lives while a saved tensor of the region does.
 struct Frame {
   ~Frame() {
+    region = nullptr;                           // its attributes go in order
     while (!inputs.empty()) inputs.pop_back();  // a list lets go of its last member first
   }
   Region region;
