@@ -200,8 +200,8 @@ int run_estimate(const EstimateOptions& o, const CLI::App& app) {
 void add_options(CLI::App* sub, EstimateOptions& o) {
   sub->add_option(
          "SPEC", o.spec,
-         "A memest JSON spec, the name of one that ships with memest (memest list specs), a config.json of transformers, a .pt2 or a "
-         "TorchScript file")
+         "A memest JSON spec, the name of one that ships with memest (memest list specs), a config.json of transformers or diffusers, a "
+         ".pt2 or a TorchScript file")
       ->required();
   const char* model = "Model and input";
   sub->add_option("--batch", o.batch,
@@ -217,7 +217,9 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
   sub->add_option("--tgt-seq", o.tgt_seq,
                   "Tokens of a decoder's target, the labels or decoder_input_ids, where they are not those of --seq: the size \"tgt_seq\"")
       ->group(model);
-  sub->add_option("--image", o.image, "Height and width of the image, N or HxW: the sizes \"image\", \"height\" and \"width\"")
+  sub->add_option("--image", o.image,
+                  "Height and width of the image in pixels, N or HxW: the sizes \"image\", \"height\" and \"width\"; the latents of a "
+                  "diffusion model are an eighth of it")
       ->group(model);
   sub->add_option(
          "--images", o.images,
@@ -231,7 +233,7 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
   sub->add_option("--task", o.task,
                   "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
                   "seq2seq, image-cls, semantic-seg, masked-image, zero-shot-image-cls, image-text-to-text, audio-cls, ctc, text-encoding, "
-                  "base; the class that the file names by default")
+                  "base; the class that the file names by default. Of AutoencoderKL of diffusers: encode or decode alone")
       ->group(model);
   sub->add_option("--attn", o.attention,
                   "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "

@@ -209,6 +209,7 @@ Tensors FormulaNode::apply(Tensors& grads) {
   values.reserve(saved_.size());
   for (auto& s : saved_) values.push_back(s.unpack());
   formula_(w, values);
+  while (!values.empty()) values.pop_back();  // names of the generated apply(): the last unpacked goes first
   return std::move(w.out);
 }
 

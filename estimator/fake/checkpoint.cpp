@@ -69,8 +69,12 @@ struct Taking final : KernelPolicy {
 
 /// One checkpointed call (torch/utils/checkpoint.py _CheckpointFrame). Lives while a saved tensor of the region does.
 struct Frame {
+  ~Frame() {
+    region = nullptr;                           // its attributes go in order
+    while (!inputs.empty()) inputs.pop_back();  // a list lets go of its last member first
+  }
   Region region;
-  std::vector<SavedTensor> inputs;  ///< _NoopSaveInputs: hooks around the region see them
+  std::vector<SavedTensor> inputs;  ///< saved_args: hooks around the region see them
   AutocastModes autocast;
   ModuleId module = runtime().module;
   std::size_t packed = 0;   ///< tensors saved by the first run
@@ -110,8 +114,10 @@ struct RecomputeHooks final : SavedTensorHooks {
 
 Tensor Holder::unpack() {
   Frame& f = *frame;
+  Tensors inputs;
   if (!f.recomputed) {
     f.values.resize(f.packed);
+    for (auto& x : f.inputs) inputs.push_back(x.unpack());  // may recompute a region around this one
     Runtime& rt = runtime();
     Scoped<ModuleId> module(rt.module, f.module);
     SavedTensorHooksScope hooks(Ref<SavedTensorHooks>(new RecomputeHooks(f)));
@@ -121,8 +127,6 @@ Tensor Holder::unpack() {
     Scoped<KernelPolicy*> policy(rt.kernel_policy, f.kept.kinds.empty() ? nullptr : &taking);
     try {
       AutocastReentry modes(f.autocast);
-      Tensors inputs;
-      for (auto& x : f.inputs) inputs.push_back(x.unpack());
       f.region(inputs);
     } catch (const StopRecomputation&) {
     }

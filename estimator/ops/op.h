@@ -127,12 +127,15 @@ template <class R, class... P>
 class Op<R(P...)> final : public OpRecord {
  public:
   using Implementation = R (*)(P...);
-  Op(const OpInfo& op_info, Implementation implementation) : OpRecord(op_info), implementation_(implementation) {}
+  Op(const OpInfo& op_info, Implementation implementation) : OpRecord(op_info), implementation_(implementation), special_(&Op::special) {}
 
   R operator()(std::decay_t<P>... a) const {
     Runtime& rt = runtime();
     Scoped<const char*> scope(rt.op, name());
-    return rt.calls ? observed(rt, a...) : run(rt, a...);
+    if (rt.calls || (rt.autocast.enabled && info.autocast != Autocast::none)) return special_(*this, rt, a...);
+    R result = implementation_(a...);
+    (detail::drop(a), ...);
+    return result;
   }
 
   Value call(Values& arguments) const override {
@@ -148,21 +151,14 @@ class Op<R(P...)> final : public OpRecord {
   }
 
  private:
-  R run(Runtime& rt, std::decay_t<P>&... a) const {
-    if (rt.autocast.enabled && info.autocast != Autocast::none) {
-      R result = call_autocast(rt, a...);
-      (detail::drop(a), ...);
-      return result;
-    }
-    R result = implementation_(a...);
+  /// Under autocast or before an observer. Called through special_, so that only the file that makes the op compiles it.
+  static R special(const Op& op, Runtime& rt, std::decay_t<P>&... a) {
+    const bool watched = rt.calls != nullptr;
+    const bool outermost = watched && rt.calls->begin();
+    if (outermost) rt.calls->arguments(op, Values{detail::boxed(a)...});
+    R result = rt.autocast.enabled && op.info.autocast != Autocast::none ? op.call_autocast(rt, a...) : op.implementation_(a...);
     (detail::drop(a), ...);
-    return result;
-  }
-  [[gnu::noinline]] R observed(Runtime& rt, std::decay_t<P>&... a) const {
-    const bool outermost = rt.calls->begin();
-    if (outermost) rt.calls->arguments(*this, Values{detail::boxed(a)...});
-    R result = run(rt, a...);
-    rt.calls->end(outermost ? to_value(result) : Value(None{}));
+    if (watched) rt.calls->end(outermost ? to_value(result) : Value(None{}));
     return result;
   }
   R call_autocast(Runtime& rt, std::decay_t<P>&... a) const {
@@ -189,6 +185,7 @@ class Op<R(P...)> final : public OpRecord {
     return std::apply([&](auto&... v) { return implementation_(v...); }, cast);
   }
   Implementation implementation_;
+  R (*special_)(const Op&, Runtime&, std::decay_t<P>&...);
 };
 template <class R, class... P>
 Op(OpInfo, R (*)(P...)) -> Op<R(P...)>;

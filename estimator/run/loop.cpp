@@ -480,6 +480,8 @@ void settle(RunOptions& o, const nn::Model& model) {
   if (o.quantization && (o.averaging != Averaging::none || o.resume != Resume::no))
     throw Error("--quant does not go with --ema or --resume: quantised weights are not copied");
   if (o.quantization && o.memory_format != MemoryFormat::contiguous) throw Error("--quant does not go with --memory-format channels_last");
+  if (model.kind == "diffusers-config" && o.checkpointing.where == Checkpointing::Where::full && o.checkpointing.reentrant)
+    throw Error("--checkpoint full,reentrant: enable_gradient_checkpointing of diffusers has use_reentrant=False", "use --checkpoint full");
   if (o.kbit_training && !o.checkpointing_given && model.is_transformers())
     o.checkpointing.where = Checkpointing::Where::full, o.checkpointing.reentrant = true;
 }

@@ -67,7 +67,8 @@ bool is_target(const Lora& lora, const std::string& path, const std::string& hea
 
 class Injection {
  public:
-  Injection(nn::Model& model, const Lora& lora, bool follows) : lora_(lora), head_(model.output_embeddings()), follows_(follows) {
+  Injection(nn::Model& model, const Lora& lora, bool follows)
+      : lora_(lora), head_(model.output_embeddings()), follows_(follows), widens_(model.kind != "diffusers-config") {
     visit(*model.root, "");
   }
   int adapted() const { return adapted_; }
@@ -87,8 +88,8 @@ class Injection {
   void adapt(nn::Module& module, nn::Adaptable& layer) {
     const Tensor weight = module.own_parameters()[0].second;
     const std::int64_t in = weight.sizes()[layer.transposed() ? 0 : 1], out = weight.sizes()[layer.transposed() ? 1 : 0];
-    // autocast_adapter_dtype: adapters of a 16-bit layer are float32
-    const DType dtype = lora_.dtype.value_or(is_reduced_floating(weight.dtype()) ? DType::float32 : weight.dtype());
+    // PeftModel's autocast_adapter_dtype: adapters of a 16-bit layer are float32. add_adapter of diffusers leaves them.
+    const DType dtype = lora_.dtype.value_or(widens_ && is_reduced_floating(weight.dtype()) ? DType::float32 : weight.dtype());
     auto linear = [&](std::int64_t from, std::int64_t to) {
       Scoped<DType> scope(runtime().default_dtype, dtype);
       return nn::make_layer("Linear", {{"in_features", from}, {"out_features", to}, {"bias", false}});
@@ -106,7 +107,7 @@ class Injection {
 
   const Lora& lora_;
   const std::string head_;
-  const bool follows_;
+  const bool follows_, widens_;
   std::set<const nn::Module*> seen_;
   std::vector<std::string> linears_;
   int adapted_ = 0;

@@ -71,8 +71,7 @@ std::unique_ptr<nn::Model> read_diffusers_config(const Json& file, const std::st
   const std::string class_name = top.at("_class_name").text();
   if (class_name.ends_with("Pipeline")) refuse_pipeline(path);
   const diffusers::ModelClass& made = class_of(class_name);
-  if (!options.task.empty() && !made.tasks)
-    throw Error(fmt::format("--task: {} has one task", class_name), "leave --task out");
+  if (!options.task.empty() && !made.tasks) throw Error(fmt::format("--task: {} has one task", class_name), "leave --task out");
   if (options.generates) throw Error("--new-tokens: a model of diffusers does not generate tokens", "leave --new-tokens out");
   if (options.attention != "sdpa")
     throw Error(fmt::format("--attn {}: a model of diffusers calls scaled_dot_product_attention", options.attention), "use sdpa or math");

@@ -18,11 +18,13 @@ struct CoderForm {
                .groups = c.size("norm_num_groups"),
                .eps = 1e-6,
                .act_fn = c.text("act_fn")} {
-    const std::pair<const char*, const char*> kBlocks[] = {{"down_block_types", "DownEncoderBlock2D"}, {"up_block_types", "UpDecoderBlock2D"}};
+    const std::pair<const char*, const char*> kBlocks[] = {{"down_block_types", "DownEncoderBlock2D"},
+                                                           {"up_block_types", "UpDecoderBlock2D"}};
     for (auto& [key, type] : kBlocks) {
       const std::vector<std::string> types = c.texts(key);
       if (types.size() != widths.size() || types.empty())
-        throw c.error(key, "expected " + std::to_string(widths.size()) + " entries, as block_out_channels has, found " + std::to_string(types.size()));
+        throw c.error(key, "expected " + std::to_string(widths.size()) + " entries, as block_out_channels has, found " +
+                               std::to_string(types.size()));
       for (auto& found : types)
         if (found != type) throw c.error(key, "memest builds no block '" + found.substr(0, 60) + "'", std::string("it builds ") + type);
     }

@@ -97,8 +97,8 @@ class TimeTextEmbeddings final : public Module<TimeTextEmbeddings> {
 class AdaLayerNorm final : public Base {
  public:
   AdaLayerNorm(I embedding_dim, I parts);
-  struct Result {
-    X hidden_states, gate_msa, shift_mlp, scale_mlp, gate_mlp, hidden_states2, gate_msa2;
+  struct Result {  // C++ destroys members in reverse: Python's order of these names
+    X gate_msa2, hidden_states2, gate_mlp, scale_mlp, shift_mlp, gate_msa, hidden_states;
   };
   Result operator()(X hidden_states, X emb);
 

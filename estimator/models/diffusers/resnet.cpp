@@ -16,8 +16,8 @@ ResnetBlock2D::ResnetBlock2D(const ResnetForm& f) : Module("ResnetBlock2D"), sca
   if (f.in_channels != f.out_channels) conv_shortcut = &child<Conv2d>("conv_shortcut", f.in_channels, f.out_channels, 1, 1);
 }
 
-X ResnetBlock2D::forward(X input_tensor, X temb) {
-  X hidden_states = input_tensor;
+X ResnetBlock2D::forward(const X& given, const X& emb) {
+  X time_shift, time_scale, hidden_states = given, temb = emb, input_tensor = given;  // go in the order of Python's names: the last first
   hidden_states = (*norm1)(hidden_states);
   hidden_states = (*nonlinearity)(hidden_states);
   hidden_states = (*conv1)(hidden_states);
@@ -25,7 +25,6 @@ X ResnetBlock2D::forward(X input_tensor, X temb) {
     temb = (*nonlinearity)(temb);
     temb = (*time_emb_proj)(temb).whole_slices(2).unsqueeze(2).unsqueeze(3);
   }
-  X time_scale, time_shift;
   if (scale_shift_) {
     std::vector<X> chunks = temb.chunk(2, 1);
     time_scale = chunks[0], time_shift = chunks[1];
@@ -42,8 +41,7 @@ X ResnetBlock2D::forward(X input_tensor, X temb) {
     if (training) input_tensor = input_tensor.contiguous();
     input_tensor = (*conv_shortcut)(input_tensor);
   }
-  X output_tensor = input_tensor.add(hidden_states).div(1.0);  // output_scale_factor
-  return leave(output_tensor, input_tensor, temb, hidden_states, time_scale, time_shift);
+  return input_tensor.add(hidden_states).div(1.0);  // output_scale_factor
 }
 
 Downsample2D::Downsample2D(I channels, I padding)
@@ -61,7 +59,8 @@ X Upsample2D::operator()(X hidden_states, const Dims& output_size) {
 }
 X Upsample2D::forward(X hidden_states, const Dims& output_size) {
   if (hidden_states.size(0) >= 64) hidden_states = hidden_states.contiguous();
-  const KeywordArguments size = output_size.empty() ? KeywordArguments{{"scale_factor", 2.0}} : KeywordArguments{{"size", list_of(output_size)}};
+  const KeywordArguments size =
+      output_size.empty() ? KeywordArguments{{"scale_factor", 2.0}} : KeywordArguments{{"size", list_of(output_size)}};
   hidden_states = Unbox<Tensor>::from(nn::call_function("interpolate", {Tensor(hidden_states)}, size));
   hidden_states = conv(hidden_states);
   return hidden_states;
@@ -69,7 +68,8 @@ X Upsample2D::forward(X hidden_states, const Dims& output_size) {
 
 X run_resnet(bool checkpoint, ResnetBlock2D& resnet, const X& hidden_states, const X& temb) {
   const Tensors inputs = temb ? Tensors{hidden_states, temb} : Tensors{hidden_states};
-  return called(checkpoint, [&resnet](const Tensors& x) { return Tensors{resnet(x[0], x.size() > 1 ? X(x[1]) : X())}; }, inputs)[0];
+  return called(
+      checkpoint, [&resnet](const Tensors& x) { return Tensors{resnet(x[0], x.size() > 1 ? X(x[1]) : X())}; }, inputs)[0];
 }
 
 UNetMidBlock2D::UNetMidBlock2D(const ResnetForm& form, I num_layers, bool add_attention, bool checkpoint)

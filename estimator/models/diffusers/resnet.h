@@ -16,7 +16,7 @@ struct ResnetForm {
 class ResnetBlock2D final : public Module<ResnetBlock2D> {
  public:
   explicit ResnetBlock2D(const ResnetForm& form);
-  X forward(X input_tensor, X temb);
+  X forward(const X& given, const X& emb);
   X operator()(X input_tensor, X temb = {}) { return Module::operator()(std::move(input_tensor), std::move(temb)); }
 
  private:

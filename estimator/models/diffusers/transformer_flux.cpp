@@ -124,33 +124,35 @@ class FluxTransformerBlock final : public Base {
     norm2_context = &child<LayerNorm>("norm2_context", dim, 1e-6, false);
     ff_context = &child<FeedForward>("ff_context", dim, "gelu-approximate");
   }
-  Pair operator()(X hidden_states, X encoder_hidden_states, X temb, const Pair& image_rotary_emb) {
+  Pair operator()(const X& given, const X& encoder_given, const X& temb, const Pair& image_rotary_emb) {
     Entered scope(*this);
-    auto [norm_hidden_states, gate_msa, shift_mlp, scale_mlp, gate_mlp, unused, unused2] = (*norm1)(hidden_states, temb);
-    auto [norm_encoder_hidden_states, c_gate_msa, c_shift_mlp, c_scale_mlp, c_gate_mlp, c_unused, c_unused2] =
-        (*norm1_context)(encoder_hidden_states, temb);
-    Pair attention_outputs = (*attn)(norm_hidden_states, norm_encoder_hidden_states, image_rotary_emb);
-    auto [attn_output, context_attn_output] = attention_outputs;
+    X context_ff_output, ff_output, context_attn_output,
+        attn_output;  // in reverse: names go in Python's order, also where a checkpoint stops
+    Pair attention_outputs;
+    AdaLayerNorm::Result c_norm, norm;
+    X encoder_hidden_states = encoder_given, hidden_states = given;
 
-    attn_output = gate_msa.unsqueeze(1).mul(attn_output);
+    norm = (*norm1)(hidden_states, temb);
+    c_norm = (*norm1_context)(encoder_hidden_states, temb);
+    attention_outputs = (*attn)(norm.hidden_states, c_norm.hidden_states, image_rotary_emb);
+    std::tie(attn_output, context_attn_output) = attention_outputs;
+
+    attn_output = norm.gate_msa.unsqueeze(1).mul(attn_output);
     hidden_states = hidden_states.add(attn_output);
-    norm_hidden_states = (*norm2)(hidden_states);
-    norm_hidden_states = modulated(norm_hidden_states, scale_mlp, shift_mlp);
-    X ff_output = (*ff)(norm_hidden_states);
-    ff_output = gate_mlp.unsqueeze(1).mul(ff_output);
+    norm.hidden_states = (*norm2)(hidden_states);
+    norm.hidden_states = modulated(norm.hidden_states, norm.scale_mlp, norm.shift_mlp);
+    ff_output = (*ff)(norm.hidden_states);
+    ff_output = norm.gate_mlp.unsqueeze(1).mul(ff_output);
     hidden_states = hidden_states.add(ff_output);
 
-    context_attn_output = c_gate_msa.unsqueeze(1).mul(context_attn_output);
+    context_attn_output = c_norm.gate_msa.unsqueeze(1).mul(context_attn_output);
     encoder_hidden_states = encoder_hidden_states.add(context_attn_output);
-    norm_encoder_hidden_states = (*norm2_context)(encoder_hidden_states);
-    norm_encoder_hidden_states = modulated(norm_encoder_hidden_states, c_scale_mlp, c_shift_mlp);
-    X context_ff_output = (*ff_context)(norm_encoder_hidden_states);
-    encoder_hidden_states = encoder_hidden_states.add(c_gate_mlp.unsqueeze(1).mul(context_ff_output));
+    c_norm.hidden_states = (*norm2_context)(encoder_hidden_states);
+    c_norm.hidden_states = modulated(c_norm.hidden_states, c_norm.scale_mlp, c_norm.shift_mlp);
+    context_ff_output = (*ff_context)(c_norm.hidden_states);
+    encoder_hidden_states = encoder_hidden_states.add(c_norm.gate_mlp.unsqueeze(1).mul(context_ff_output));
     encoder_hidden_states = clipped(encoder_hidden_states);
-    Pair result(encoder_hidden_states, hidden_states);
-    leave(0, norm_hidden_states, gate_msa, shift_mlp, scale_mlp, gate_mlp, norm_encoder_hidden_states, c_gate_msa, c_shift_mlp, c_scale_mlp,
-          c_gate_mlp, attention_outputs.second, attention_outputs.first, attn_output, context_attn_output, ff_output, context_ff_output);
-    return result;
+    return {encoder_hidden_states, hidden_states};
   }
 
  private:
@@ -170,23 +172,26 @@ class FluxSingleTransformerBlock final : public Base {
     proj_out = &child<Linear>("proj_out", checked_add(dim, mlp_hidden_dim), dim);
     attn = &child<FluxAttention>("attn", dim, head_dim, false);
   }
-  Pair operator()(X hidden_states, X encoder_hidden_states, X temb, const Pair& image_rotary_emb) {
+  Pair operator()(const X& given, const X& encoder_given, const X& temb, const Pair& image_rotary_emb) {
     Entered scope(*this);
+    X attn_output, mlp_hidden_states;  // in reverse, as above
+    AdaLayerNorm::Result normed;       // norm_hidden_states, gate
+    X residual, encoder_hidden_states = encoder_given, hidden_states = given;
+
     const I text_seq_len = encoder_hidden_states.size(1);
     hidden_states = cat({encoder_hidden_states, hidden_states}, 1);
-    X residual = hidden_states;
-    AdaLayerNorm::Result normed = (*norm)(hidden_states, temb);
-    X norm_hidden_states = std::move(normed.hidden_states), gate = std::move(normed.gate_msa);
-    X mlp_hidden_states = (*act_mlp)((*proj_mlp)(norm_hidden_states));
-    X attn_output = (*attn)(norm_hidden_states, X(), image_rotary_emb).first;
+    residual = hidden_states;
+    normed = (*norm)(hidden_states, temb);
+    mlp_hidden_states = (*act_mlp)((*proj_mlp)(normed.hidden_states));
+    attn_output = (*attn)(normed.hidden_states, X(), image_rotary_emb).first;
     hidden_states = cat({attn_output, mlp_hidden_states}, 2);
-    gate = gate.unsqueeze(1);
-    hidden_states = gate.mul((*proj_out)(hidden_states));
+    normed.gate_msa = normed.gate_msa.unsqueeze(1);
+    hidden_states = normed.gate_msa.mul((*proj_out)(hidden_states));
     hidden_states = residual.add(hidden_states);
     hidden_states = clipped(hidden_states);
     encoder_hidden_states = hidden_states.whole_slices(1).slice(1, std::nullopt, text_seq_len);
     hidden_states = hidden_states.whole_slices(1).slice(1, text_seq_len, std::nullopt);
-    return leave(Pair(encoder_hidden_states, hidden_states), residual, norm_hidden_states, gate, mlp_hidden_states, attn_output);
+    return {encoder_hidden_states, hidden_states};
   }
 
  private:
@@ -235,11 +240,13 @@ class FluxTransformer2DModel final : public Network {
     const std::vector<I> axes = c.integers("axes_dims_rope");
     I sum = 0;
     for (I dim : axes) {
-      if (dim < 2 || dim % 2 != 0 || dim > head_dim) throw c.error("axes_dims_rope", "expected even numbers up to attention_head_dim, found " + std::to_string(dim));
+      if (dim < 2 || dim % 2 != 0 || dim > head_dim)
+        throw c.error("axes_dims_rope", "expected even numbers up to attention_head_dim, found " + std::to_string(dim));
       sum += dim;
     }
     if (sum != head_dim || axes.size() != 3)
-      throw c.error("axes_dims_rope", "expected three numbers that add up to attention_head_dim " + std::to_string(head_dim) + ", found " + std::to_string(sum));
+      throw c.error("axes_dims_rope", "expected three numbers that add up to attention_head_dim " + std::to_string(head_dim) + ", found " +
+                                          std::to_string(sum));
     out_channels = checked_mul(checked_mul(c.size("patch_size"), c.size("patch_size")), c.size_or("out_channels", in_channels));
     pos_embed = &child<FluxPosEmbed>("pos_embed", axes);
     time_text_embed = &child<TimeTextEmbeddings>("time_text_embed", inner_dim, pooled_projection_dim, guides_);
@@ -285,12 +292,14 @@ class FluxTransformer2DModel final : public Network {
     encoder_hidden_states = (*context_embedder)(encoder_hidden_states);
     X ids = cat({txt_ids, img_ids}, 0);
     Pair image_rotary_emb = (*pos_embed)(ids);
-    for (auto& block : *transformer_blocks) std::tie(encoder_hidden_states, hidden_states) = run(*block, hidden_states, encoder_hidden_states, temb, image_rotary_emb);
+    for (auto& block : *transformer_blocks)
+      std::tie(encoder_hidden_states, hidden_states) = run(*block, hidden_states, encoder_hidden_states, temb, image_rotary_emb);
     for (auto& block : *single_transformer_blocks)
       std::tie(encoder_hidden_states, hidden_states) = run(*block, hidden_states, encoder_hidden_states, temb, image_rotary_emb);
     hidden_states = (*norm_out)(hidden_states, temb);
     X output = (*proj_out)(hidden_states);
-    return leave(output, hidden_states, encoder_hidden_states, timestep, guidance, temb, ids, image_rotary_emb.first, image_rotary_emb.second);
+    return leave(output, hidden_states, encoder_hidden_states, timestep, guidance, temb, ids, image_rotary_emb.second,
+                 image_rotary_emb.first);
   }
 
  private:
@@ -303,13 +312,12 @@ class FluxTransformer2DModel final : public Network {
   static nn::SizeExpression packed() { return nn::SizeExpression("(height//16)*(width//16)"); }
   template <class Block>
   Pair run(Block& block, const X& hidden_states, const X& encoder_hidden_states, const X& temb, const Pair& image_rotary_emb) {
-    const Tensors both = called(
-        options_.checkpoint,
-        [&block, image_rotary_emb](const Tensors& x) {
-          Pair result = block(X(x[0]), X(x[1]), X(x[2]), image_rotary_emb);
-          return Tensors{result.first, result.second};
-        },
-        {hidden_states, encoder_hidden_states, temb});
+    const Tensors both = called(options_.checkpoint,
+                                [&block, image_rotary_emb](const Tensors& x) {
+                                  Pair result = block(X(x[0]), X(x[1]), X(x[2]), image_rotary_emb);
+                                  return Tensors{result.first, result.second};
+                                },
+                                {hidden_states, encoder_hidden_states, temb});
     return {X(both[0]), X(both[1])};
   }
 

@@ -127,46 +127,41 @@ class JointTransformerBlock final : public Base {
     norm2_context = &child<LayerNorm>("norm2_context", dim, 1e-6, false);
     ff_context = &child<FeedForward>("ff_context", dim, "gelu-approximate");
   }
-  Pair operator()(X hidden_states, X encoder_hidden_states, X temb) {
+  Pair operator()(const X& given, const X& encoder_given, const X& temb) {
     Entered scope(*this);
-    auto [norm_hidden_states, gate_msa, shift_mlp, scale_mlp, gate_mlp, norm_hidden_states2, gate_msa2] = (*norm1)(hidden_states, temb);
-    X norm_encoder_hidden_states, c_gate_msa, c_shift_mlp, c_scale_mlp, c_gate_mlp;
-    if (last_norm1_context) {
-      norm_encoder_hidden_states = (*last_norm1_context)(encoder_hidden_states, temb);
-    } else {
-      AdaLayerNorm::Result c = (*norm1_context)(encoder_hidden_states, temb);
-      norm_encoder_hidden_states = c.hidden_states;
-      c_gate_msa = c.gate_msa, c_shift_mlp = c.shift_mlp, c_scale_mlp = c.scale_mlp, c_gate_mlp = c.gate_mlp;
-    }
-    auto [attn_output, context_attn_output] = (*attn)(norm_hidden_states, norm_encoder_hidden_states);
-    attn_output = gate_msa.unsqueeze(1).mul(attn_output);
+    X context_ff_output, ff_output, attn_output2, context_attn_output, attn_output;  // in reverse: names go in Python's order, also where a
+    AdaLayerNorm::Result c_norm, norm;                                               // checkpoint stops
+    X encoder_hidden_states = encoder_given, hidden_states = given;
+
+    norm = (*norm1)(hidden_states, temb);
+    if (last_norm1_context)
+      c_norm.hidden_states = (*last_norm1_context)(encoder_hidden_states, temb);
+    else
+      c_norm = (*norm1_context)(encoder_hidden_states, temb);
+    std::tie(attn_output, context_attn_output) = (*attn)(norm.hidden_states, c_norm.hidden_states);
+    attn_output = norm.gate_msa.unsqueeze(1).mul(attn_output);
     hidden_states = hidden_states.add(attn_output);
-    X attn_output2;
     if (attn2) {
-      attn_output2 = (*attn2)(norm_hidden_states2).first;
-      attn_output2 = gate_msa2.unsqueeze(1).mul(attn_output2);
+      attn_output2 = (*attn2)(norm.hidden_states2).first;
+      attn_output2 = norm.gate_msa2.unsqueeze(1).mul(attn_output2);
       hidden_states = hidden_states.add(attn_output2);
     }
-    norm_hidden_states = (*norm2)(hidden_states);
-    norm_hidden_states = modulated(norm_hidden_states, scale_mlp, shift_mlp);
-    X ff_output = (*ff)(norm_hidden_states);
-    ff_output = gate_mlp.unsqueeze(1).mul(ff_output);
+    norm.hidden_states = (*norm2)(hidden_states);
+    norm.hidden_states = modulated(norm.hidden_states, norm.scale_mlp, norm.shift_mlp);
+    ff_output = (*ff)(norm.hidden_states);
+    ff_output = norm.gate_mlp.unsqueeze(1).mul(ff_output);
     hidden_states = hidden_states.add(ff_output);
-    X context_ff_output;
     if (last_norm1_context) {
       encoder_hidden_states.reset();
     } else {
-      context_attn_output = c_gate_msa.unsqueeze(1).mul(context_attn_output);
+      context_attn_output = c_norm.gate_msa.unsqueeze(1).mul(context_attn_output);
       encoder_hidden_states = encoder_hidden_states.add(context_attn_output);
-      norm_encoder_hidden_states = (*norm2_context)(encoder_hidden_states);
-      norm_encoder_hidden_states = modulated(norm_encoder_hidden_states, c_scale_mlp, c_shift_mlp);
-      context_ff_output = (*ff_context)(norm_encoder_hidden_states);
-      encoder_hidden_states = encoder_hidden_states.add(c_gate_mlp.unsqueeze(1).mul(context_ff_output));
+      c_norm.hidden_states = (*norm2_context)(encoder_hidden_states);
+      c_norm.hidden_states = modulated(c_norm.hidden_states, c_norm.scale_mlp, c_norm.shift_mlp);
+      context_ff_output = (*ff_context)(c_norm.hidden_states);
+      encoder_hidden_states = encoder_hidden_states.add(c_norm.gate_mlp.unsqueeze(1).mul(context_ff_output));
     }
-    Pair result(encoder_hidden_states, hidden_states);
-    leave(0, norm_hidden_states, gate_msa, shift_mlp, scale_mlp, gate_mlp, norm_hidden_states2, gate_msa2, norm_encoder_hidden_states,
-          c_gate_msa, c_shift_mlp, c_scale_mlp, c_gate_mlp, attn_output, context_attn_output, attn_output2, ff_output, context_ff_output);
-    return result;
+    return {encoder_hidden_states, hidden_states};
   }
 
  private:
@@ -191,8 +186,8 @@ class SD3Transformer2DModel final : public Network {
     const I num_layers = c.size("num_layers"), caption_projection_dim = c.size("caption_projection_dim");
     if (num_layers > 10'000) throw c.error("num_layers", "expected at most 10000, found " + std::to_string(num_layers));
     if (caption_projection_dim != inner_dim)
-      throw c.error("caption_projection_dim", "expected num_attention_heads x attention_head_dim " + std::to_string(inner_dim) + ", found " +
-                                                  std::to_string(caption_projection_dim));
+      throw c.error("caption_projection_dim", "expected num_attention_heads x attention_head_dim " + std::to_string(inner_dim) +
+                                                  ", found " + std::to_string(caption_projection_dim));
     const std::string qk_norm = c.text_or("qk_norm", "");
     if (!qk_norm.empty() && qk_norm != "rms_norm")
       throw c.error("qk_norm", "memest does not build '" + qk_norm.substr(0, 60) + "'", "it builds rms_norm or none");
@@ -233,13 +228,12 @@ class SD3Transformer2DModel final : public Network {
     X temb = (*time_text_embed)(timestep, X(), pooled_projections);
     encoder_hidden_states = (*context_embedder)(encoder_hidden_states);
     for (auto& block : *transformer_blocks) {
-      const Tensors both = called(
-          options_.checkpoint,
-          [&block](const Tensors& x) {
-            Pair result = (*block)(X(x[0]), X(x[1]), X(x[2]));
-            return Tensors{result.first, result.second};
-          },
-          {hidden_states, encoder_hidden_states, temb});
+      const Tensors both = called(options_.checkpoint,
+                                  [&block](const Tensors& x) {
+                                    Pair result = (*block)(X(x[0]), X(x[1]), X(x[2]));
+                                    return Tensors{result.first, result.second};
+                                  },
+                                  {hidden_states, encoder_hidden_states, temb});
       encoder_hidden_states = X(both[0]);
       hidden_states = X(both[1]);
     }

@@ -6,9 +6,9 @@ namespace memest::diffusers {
 
 /// What the blocks of one level share.
 struct UNetLevel {
-  bool cross_attention;  ///< CrossAttnDownBlock2D and the like, else DownBlock2D
-  ResnetForm resnet;     ///< of channels as each resnet has them
-  I channels;            ///< out_channels
+  bool cross_attention;               ///< CrossAttnDownBlock2D and the like, else DownBlock2D
+  ResnetForm resnet;                  ///< of channels as each resnet has them
+  I channels;                         ///< out_channels
   std::vector<I> transformer_layers;  ///< of each attention
   I heads, cross_attention_dim;
   bool use_linear_projection, only_cross_attention, checkpoint;

@@ -10,7 +10,8 @@ std::vector<I> per_level(const Config& c, const std::string& key, std::size_t le
   const ConfigValue* value = c.find(key);
   std::vector<I> list = value && value->list() ? c.integers(key) : std::vector<I>(levels, c.size(key));
   if (list.size() != levels)
-    throw c.error(key, "expected " + std::to_string(levels) + " entries, one for each of down_block_types, found " + std::to_string(list.size()));
+    throw c.error(
+        key, "expected " + std::to_string(levels) + " entries, one for each of down_block_types, found " + std::to_string(list.size()));
   for (I n : list)
     if (n < 1) throw c.error(key, "expected positive integers, found " + std::to_string(n));
   return list;
@@ -48,7 +49,8 @@ void only(const Config& c, const char* key, std::initializer_list<const char*> v
   for (auto* v : values)
     if (*text == v) return;
   throw c.error(key, "memest does not build '" + text->substr(0, 60) + "'",
-                values.size() == 0 ? "it builds models without it" : "it builds " + join(std::vector<std::string>(values.begin(), values.end()), ", ") + " or none");
+                values.size() == 0 ? "it builds models without it"
+                                   : "it builds " + join(std::vector<std::string>(values.begin(), values.end()), ", ") + " or none");
 }
 
 /// nn.Embedding of classes.
@@ -75,9 +77,9 @@ class UNet2DConditionModel final : public Network {
     conv_in = &child<Conv2d>("conv_in", in_channels, widths[0], kernel, 1, (kernel - 1) / 2);
     time_embed_dim = c_.size_or("time_embedding_dim", checked_mul(widths[0], 4));
     time_proj = &child<Timesteps>("time_proj", widths[0], c_.boolean("flip_sin_to_cos"));
-    time_embedding = &child<TimestepEmbedding>(
-        "time_embedding", widths[0], time_embed_dim,
-        TimestepEmbeddingForm{act_fn, c_.text_or("timestep_post_act", ""), c_.integer_if("time_cond_proj_dim")});
+    time_embedding =
+        &child<TimestepEmbedding>("time_embedding", widths[0], time_embed_dim,
+                                  TimestepEmbeddingForm{act_fn, c_.text_or("timestep_post_act", ""), c_.integer_if("time_cond_proj_dim")});
     cross_dims = per_level(c_, "cross_attention_dim", levels);
     if (c_.has("encoder_hid_dim")) encoder_hid_proj = &child<Linear>("encoder_hid_proj", c_.size("encoder_hid_dim"), cross_dims[0]);
     add_class_embedding(act_fn);
@@ -120,7 +122,8 @@ class UNet2DConditionModel final : public Network {
     for (std::size_t i = 0; i < levels; ++i) {
       level.cross_attention = has_attention(c_, "down_block_types", down_types[i], "CrossAttnDownBlock2D", "DownBlock2D");
       at(i, layers_down[i]);
-      down_blocks.push_back(std::make_shared<UNetDownBlock>(level, layers[i], widths[i ? i - 1 : 0], i + 1 < levels, c_.integer("downsample_padding")));
+      down_blocks.push_back(
+          std::make_shared<UNetDownBlock>(level, layers[i], widths[i ? i - 1 : 0], i + 1 < levels, c_.integer("downsample_padding")));
       down_list->append(down_blocks.back());
     }
     add_mid_block(level, [&] { at(levels - 1, {layers_down.back()[0]}); });
@@ -158,9 +161,10 @@ class UNet2DConditionModel final : public Network {
  protected:
   std::vector<nn::InputSpec> arguments() const override {
     const nn::SizeExpression batch("batch"), seq("seq");
-    std::vector<nn::InputSpec> list{{"sample", {batch, number(in_channels), latent("height"), latent("width")}, DType::float32},
-                                    {"timestep", {batch}, DType::int64},
-                                    {"encoder_hidden_states", {batch, seq, number(c_.size_or("encoder_hid_dim", cross_dims[0]))}, DType::float32}};
+    std::vector<nn::InputSpec> list{
+        {"sample", {batch, number(in_channels), latent("height"), latent("width")}, DType::float32},
+        {"timestep", {batch}, DType::int64},
+        {"encoder_hidden_states", {batch, seq, number(c_.size_or("encoder_hid_dim", cross_dims[0]))}, DType::float32}};
     if (class_labels_) list.push_back(*class_labels_);
     if (c_.has("time_cond_proj_dim")) list.push_back({"timestep_cond", {batch, number(c_.size("time_cond_proj_dim"))}, DType::float32});
     if (add_embedding) {
@@ -238,7 +242,8 @@ class UNet2DConditionModel final : public Network {
     if (c_.has("num_attention_heads"))
       throw c_.error("num_attention_heads", "diffusers does not take this field", "attention_head_dim is the number of heads");
     if (const auto up = c_.texts("up_block_types").size(); up != widths.size())
-      throw c_.error("up_block_types", "expected " + std::to_string(widths.size()) + " entries, as down_block_types has, found " + std::to_string(up));
+      throw c_.error("up_block_types",
+                     "expected " + std::to_string(widths.size()) + " entries, as down_block_types has, found " + std::to_string(up));
     if (widths.size() > 20) throw c_.error("down_block_types", "expected at most 20 entries, found " + std::to_string(widths.size()));
     for (const char* key : {"layers_per_block", "attention_head_dim"})
       for (I n : per_level(c_, key, widths.size()))
