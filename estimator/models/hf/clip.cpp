@@ -1,6 +1,5 @@
 // models/clip/modeling_clip.py (transformers 5.24).
 #include "models/hf/clip_encoder.h"
-#include "models/hf/loss.h"
 
 namespace memest::hf {
 namespace {
@@ -97,8 +96,8 @@ class CLIPModel final : public ContrastiveNetwork {
     vision_outputs.pooler_output = (*visual_projection)(vision_outputs.pooler_output);
     ClipTextOutput text_outputs = (*text_model)(batch.input);
     text_outputs.pooler_output = (*text_projection)(text_outputs.pooler_output);
-    X image_embeds = normalized(vision_outputs.pooler_output);
-    X text_embeds = normalized(text_outputs.pooler_output);
+    X image_embeds = normalized_by_power(vision_outputs.pooler_output);
+    X text_embeds = normalized_by_power(text_outputs.pooler_output);
     X logits_per_text = text_embeds.matmul(image_embeds.t());
     logits_per_text = logits_per_text.mul(X(parameter(0)).exp());
     X logits_per_image = logits_per_text.t();
@@ -109,17 +108,11 @@ class CLIPModel final : public ContrastiveNetwork {
 
  private:
   /// embeds / _get_vector_norm(embeds)
-  static X normalized(const X& embeds) {
+  static X normalized_by_power(const X& embeds) {
     X square_tensor = embeds.pow(2);
     X sum_tensor = square_tensor.sum(-1, true);
     X normed_tensor = sum_tensor.pow(0.5);
     return embeds.div(leave(std::move(normed_tensor), square_tensor, sum_tensor));
-  }
-  static X contrastive_loss(const X& logits) { return cross_entropy(logits, arange(logits.size(0))); }
-  static X image_text_contrastive_loss(const X& similarity) {
-    X caption_loss = contrastive_loss(similarity);
-    X image_loss = contrastive_loss(similarity.t());
-    return leave(caption_loss.add(image_loss).div(2.0), caption_loss, image_loss);
   }
 
   CLIPTextModel* text_model;

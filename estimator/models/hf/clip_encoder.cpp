@@ -18,7 +18,7 @@ ClipConfig::ClipConfig(const Config& f, const Options& o) : file(f), options(o) 
   attention_dropout = f.number_or("attention_dropout", 0.0);
 }
 ClipVisionConfig::ClipVisionConfig(const Config& f, const Options& o) : ClipConfig(f, o) {
-  channels = f.size("num_channels");
+  channels = f.size_or("num_channels", 3);
   image = square_size(f, "image_size");
   patch = square_size(f, "patch_size");
   if (patch > image)
@@ -271,6 +271,16 @@ std::vector<nn::InputSpec> ClipVisionNetwork::inputs() const {
   std::vector<nn::InputSpec> list{pixel_values(channels_)};
   if (options_.labels) list.push_back({"labels", {nn::SizeExpression("batch")}, DType::int64});
   return list;
+}
+
+X normalized(const X& embeds) { return embeds.div(aten("linalg_vector_norm", {Tensor(embeds), 2.0, list_of(Dims{-1}), true})); }
+namespace {
+X contrastive_loss(const X& logits) { return cross_entropy(logits, arange(logits.size(0))); }
+}  // namespace
+X image_text_contrastive_loss(const X& similarity) {
+  X caption_loss = contrastive_loss(similarity);
+  X image_loss = contrastive_loss(similarity.t());
+  return leave(caption_loss.add(image_loss).div(2.0), caption_loss, image_loss);
 }
 
 Value contrastive_output(std::initializer_list<X> own, const ClipTextOutput& text, const VisionOutput& vision) {

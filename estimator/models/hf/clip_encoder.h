@@ -99,6 +99,11 @@ class ClipVisionNetwork : public Network {
 NetworkPtr make_clip_image_classifier(const std::string& prefix, const Config& config, const Options& options, const ClipVisionConfig& c,
                                       VisionTowerPtr vision_model, bool class_token);
 
+/// embeds / embeds.norm(p=2, dim=-1, keepdim=True)
+X normalized(const X& embeds);
+/// The mean of the cross entropies of texts among images and of images among texts.
+X image_text_contrastive_loss(const X& similarity);
+
 /// A part's output in the output object: ClipTextOutput, or VisionOutput.
 struct ClipTextOutput {
   X last_hidden_state, pooler_output;

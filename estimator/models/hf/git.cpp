@@ -1,17 +1,18 @@
 // models/git/modeling_git.py (transformers 5.24): a decoder after BERT whose sequence begins with the patches of an image; eager attention
 // only.
+#include "models/hf/git.h"
+
 #include "models/hf/block.h"
 #include "models/hf/clip_encoder.h"
-#include "models/hf/encoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/weights.h"
 
 namespace memest::hf {
 namespace {
 
-class GitEmbeddings final : public Unary {
+class AddedEmbeddings final : public Unary {
  public:
-  explicit GitEmbeddings(const EncoderConfig& c) : Unary("GitEmbeddings") {
+  AddedEmbeddings(std::string type, const EncoderConfig& c, bool keeps_sum) : Unary(std::move(type)), keeps_sum_(keeps_sum) {
     word_embeddings = &child<Embedding>("word_embeddings", c.vocab, c.hidden, c.pad_token);
     position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.hidden);
     norm = &child<LayerNorm>("LayerNorm", c.hidden);
@@ -21,17 +22,18 @@ class GitEmbeddings final : public Unary {
 
  protected:
   X forward(X input_ids) override {
-    const I seq_length = input_ids.size(1);
-    X position_ids = X(buffer(0)).whole_slices(1).slice(1, 0, seq_length);
-    X embeddings = (*word_embeddings)(input_ids);
+    X position_ids = X(buffer(0)).whole_slices(1).slice(1, 0, input_ids.size(1));
+    X inputs_embeds, embeddings = (*word_embeddings)(input_ids);
+    if (keeps_sum_) inputs_embeds = embeddings;
     X positions = (*position_embeddings)(position_ids);
     embeddings = embeddings.add_(positions);
     embeddings = (*norm)(embeddings);
     embeddings = (*dropout)(embeddings);
-    return leave(std::move(embeddings), position_ids, positions);
+    return leave(std::move(embeddings), position_ids, inputs_embeds, positions);
   }
 
  private:
+  bool keeps_sum_;
   Embedding *word_embeddings, *position_embeddings;
   LayerNorm* norm;
   Dropout* dropout;
@@ -150,7 +152,7 @@ class Holder final : public Base {
 class GitModel final : public Base, public nn::EmbeddedModel {
  public:
   GitModel(const EncoderConfig& c, const ClipVisionConfig& vision)
-      : Base("GitModel"), c_(c), embeddings(child<GitEmbeddings>("embeddings", c)) {
+      : Base("GitModel"), c_(c), embeddings(register_module("embeddings", make_added_embeddings("GitEmbeddings", c, false))) {
     image_encoder = &child<Holder>("image_encoder", "GitVisionModel").child<GitVisionTransformer>("vision_model", vision);
     add_layers();
     auto projection =
@@ -169,7 +171,7 @@ class GitModel final : public Base, public nn::EmbeddedModel {
     Entered scope(*this);
     CachePtr cache;
     if (use_cache) cache = std::make_shared<Cache>(std::vector<I>(std::size_t(c_.layers), 0));
-    X embedding_output = embeddings(input_ids);
+    X embedding_output = (*embeddings)(input_ids);
     X token_type_ids = aten("zeros_like", {Tensor(embedding_output)}, {{"dtype", DType::int32}}).select(-1, 0);
     X visual_features, projected_visual_features, image_token_type_ids;
     if (pixel_values) {
@@ -212,7 +214,7 @@ class GitModel final : public Base, public nn::EmbeddedModel {
     return hidden_states;
   }
   EncoderConfig c_;
-  GitEmbeddings& embeddings;
+  UnaryPtr embeddings;
   GitVisionTransformer* image_encoder;
   std::vector<DecoderLayerPtr> layers_;
   std::shared_ptr<Linear> linear_;
@@ -278,4 +280,9 @@ const Family git_family{{"git"},
                          {Task::base, "GitModel", make_git}}};
 
 }  // namespace
+
+UnaryPtr make_added_embeddings(std::string type, const EncoderConfig& c, bool keeps_sum) {
+  return std::make_shared<AddedEmbeddings>(std::move(type), c, keeps_sum);
+}
+
 }  // namespace memest::hf

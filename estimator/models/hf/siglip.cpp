@@ -125,7 +125,6 @@ class SiglipModel final : public ContrastiveNetwork {
   }
 
  private:
-  static X normalized(const X& embeds) { return embeds.div(aten("linalg_vector_norm", {Tensor(embeds), 2.0, list_of(Dims{-1}), true})); }
   static X sigmoid_loss(const X& logits_per_text) {
     X eye = aten("eye", {logits_per_text.size(0)}, {{"dtype", DType::float32}});
     X m1_diag1 = aten("ones_like", {Tensor(logits_per_text)}).neg();
