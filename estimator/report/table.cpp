@@ -128,13 +128,14 @@ std::string figures(const Estimate& e) {
                           count(e.parts->active_experts));
   }
   std::vector<std::string> token;
-  if (e.cache) {
+  if (e.cache && e.cache->per_token > 0) {
     std::string cache = "KV cache " + human(e.cache->per_token);
     if (e.cache->sliding_window)
       cache += fmt::format(" ({} of them within the last {} tokens only)", human(e.cache->sliding_per_token), e.cache->sliding_window);
     token.push_back(cache);
   }
   if (e.scaling && e.scaling->activations_per_token) token.push_back("activations " + human(*e.scaling->activations_per_token));
+  if (e.cache && e.cache->state > 0) text += "recurrent and convolution states: " + human(e.cache->state) + " a sample, for any length\n";
   if (!token.empty()) text += "a token takes: " + join(token, " · ") + "\n";
   if (e.scaling)
     text +=

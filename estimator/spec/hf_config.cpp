@@ -10,6 +10,7 @@
 #include "fake/runtime.h"
 #include "models/hf/family.h"
 #include "models/hf/generate.h"
+#include "models/hf/liger.h"
 #include "models/hf/parts.h"
 #include "models/hf/weights_only.h"
 #include "spec/config_values.h"
@@ -402,7 +403,7 @@ class HfConfig final : public Reader {
                                                 "gemma3_text", "qwen2",    "qwen3",       "qwen3_moe", "phi3",        "olmo2",
                                                 "olmo3",       "glm4",     "smollm3",     "exaone4",   "deepseek_v2", "gpt_oss",
                                                 "llama4_text", "nemotron", "deepseek_v3", "qwen3_next"};
-    if (!network.generates())  // the causal language models of decoder.cpp
+    if (!dynamic_cast<const hf::ChunksLoss*>(&network))
       throw Error(fmt::format("--loss chunked: {} computes no loss of a causal language model that memest can chunk", network.type()),
                   "it works for --task causal-lm of decoder-only models");
     if (!kPatched.contains(model_type))

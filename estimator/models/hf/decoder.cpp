@@ -421,7 +421,7 @@ std::shared_ptr<DecoderBody> make_body(const std::shared_ptr<const DecoderConfig
   return make_decoder_body({c, form});
 }
 
-class DecoderForCausalLM final : public Network {
+class DecoderForCausalLM final : public Network, public ChunksLoss {
  public:
   DecoderForCausalLM(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
       : Network(form->prefix + form->causal_suffix, c->options),
