@@ -14,6 +14,7 @@ Command add_estimate(CLI::App& app);
 Command add_list(CLI::App& app);
 Command add_explain(CLI::App& app);
 Command add_probe(CLI::App& app);
+Command add_replay(CLI::App& app);
 
 /// Exit codes (design 5.1).
 enum Exit { kDone = 0, kDoesNotFit = 1, kUsage = 2, kCannotTell = 3, kGrew = 4 };

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/estimate_options.h"
+#include "cli/output.h"
 #include "cli/parse.h"
 #include "cli/training_options.h"
 #include "report/json.h"
@@ -143,18 +143,10 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   const bool by_kbit = run.kbit_training && !run.checkpointing_given;
   r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full || by_kbit;
   r.read.reentrant = run.checkpointing.reentrant || by_kbit;
-  if (!o.torch_version.empty()) {
-    auto version = TorchVersion::parse(o.torch_version);
-    if (!version)
-      throw Error(fmt::format("--torch-version: '{}' is no release that memest models", o.torch_version.substr(0, 40)),
-                  "it models 2.4 to 2.15");
-    r.torch = *version;
-  }
+  if (!o.torch_version.empty()) r.torch = torch_version(o.torch_version);
   if (!o.gpu.empty()) r.gpu = o.gpu;
   if (!o.gpu_memory.empty()) {
-    r.gpu_memory = parse_size(o.gpu_memory);
-    if (!r.gpu_memory || *r.gpu_memory == 0)
-      throw Error(fmt::format("--gpu-memory: '{}' is no size", o.gpu_memory.substr(0, 60)), "for example 24GiB, 24GB, 24000MiB or bytes");
+    r.gpu_memory = gpu_memory(o.gpu_memory);
     if (r.gpu) throw Error("--gpu and --gpu-memory exclude each other");
   }
   r.alloc_conf = o.alloc_conf;
@@ -175,28 +167,6 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   if (app.count("--amp") > 0) r.given.emplace_back("precision");
   return r;
 }
-
-/// A file opened before the work starts; "-" is stdout.
-class Output {
- public:
-  explicit Output(const std::string& path) : path_(path) {
-    if (path.empty() || path == "-") return;
-    file_.open(path, std::ios::binary);
-    if (!file_) throw Error("cannot be written").within(path);
-  }
-  void write(const std::string& text) {
-    if (path_.empty()) return;
-    if (path_ == "-") {
-      fmt::print("{}", text);
-    } else if (!(file_ << text << std::flush)) {
-      throw Error("cannot be written").within(path_);
-    }
-  }
-
- private:
-  std::string path_;
-  std::ofstream file_;
-};
 
 int run_estimate(const EstimateOptions& o, const CLI::App& app) {
   const EstimateRequest r = request(o, app);

@@ -58,7 +58,8 @@ int main(int argc, char** argv) {
   app.footer(
       "Exit codes: 0 done (and fits, where a GPU was named), 1 does not fit, 2 wrong usage or unreadable input,\n"
       "            3 cannot tell (--strict met an unknown), 4 grew past the baseline.");
-  const cli::Command commands[] = {cli::add_estimate(app), cli::add_list(app), cli::add_explain(app), cli::add_probe(app)};
+  const cli::Command commands[] = {cli::add_estimate(app), cli::add_list(app), cli::add_explain(app), cli::add_probe(app),
+                                   cli::add_replay(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "device/torch_version.h"
 
 namespace memest::cli {
 
@@ -22,6 +23,18 @@ inline double positive_number(const char* option, const std::string& text) {
   auto value = parse_number(text);
   if (!value || !(*value > 0)) throw Error(fmt::format("{}: '{}' is not a positive number", option, text.substr(0, 60)));
   return *value;
+}
+
+inline TorchVersion torch_version(const std::string& text) {
+  if (auto version = TorchVersion::parse(text)) return *version;
+  throw Error(fmt::format("--torch-version: '{}' is no release that memest models", text.substr(0, 40)), "it models 2.4 to 2.15");
+}
+
+inline Bytes gpu_memory(const std::string& text) {
+  const auto bytes = parse_size(text);
+  if (!bytes || *bytes == 0)
+    throw Error(fmt::format("--gpu-memory: '{}' is no size", text.substr(0, 60)), "for example 24GiB, 24GB, 24000MiB or bytes");
+  return *bytes;
 }
 
 template <class V>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills the outputs that README.md shows: regen_readme.py [--check] [--memest PATH] [FILE...]
+"""Fills the outputs that README.md and docs/replay.md show: regen_readme.py [--check] [--memest PATH] [FILE...]
 
 A fenced block that follows a comment `<!-- output of: memest ... -->` holds what that command prints, standard output only unless it says 2>&1.
 --check changes nothing and exits 1 where a block differs from what the command prints now.
@@ -31,7 +31,7 @@ def filled(text, memest):
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, default=[ROOT / "README.md"])
+    parser.add_argument("files", nargs="*", type=Path, default=[ROOT / "README.md", ROOT / "docs/replay.md"])
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--memest", default=ROOT / "build/release/memest", type=Path)
     options = parser.parse_args(arguments)

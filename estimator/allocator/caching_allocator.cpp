@@ -182,16 +182,51 @@ Block* CachingAllocator::alloc_found_block(const Request& request, Block* block,
     stats.decrease(&AllocatorStats::inactive_split_bytes, block->size);
     stats.decrease(&AllocatorStats::inactive_split, 1);
   }
+  record(Action::alloc, block->address, requested);
+  hand_out(block, requested);
+  return block;
+}
+
+void CachingAllocator::hand_out(Block* block, Bytes requested) {
+  const StatChange stats(stats_, block->small);
   block->allocated = true;
   block->requested = requested;
-  record(Action::alloc, block->address, requested);
   stats.increase(&AllocatorStats::allocation, 1);
   stats.increase(&AllocatorStats::allocated_bytes, block->size);
   stats.increase(&AllocatorStats::active, 1);
   stats.increase(&AllocatorStats::active_bytes, block->size);
   stats.increase(&AllocatorStats::requested_bytes, requested);
   if (block->size >= options_.config.max_split_size) stats_.oversize_allocations.increase(1);
-  return block;
+}
+
+std::vector<Block*> CachingAllocator::adopt(const SegmentInfo& segment) {
+  BlockPool& pool = segment.small ? small_blocks_ : large_blocks_;
+  const StatChange stats(stats_, segment.small);
+  const Bytes address = addresses_.take(segment.total_size);
+  device_used_ += round_up(segment.total_size, AddressSpace::kGrain);
+  stats.increase(&AllocatorStats::segment, 1);
+  stats.increase(&AllocatorStats::reserved_bytes, segment.total_size);
+  if (segment.total_size >= options_.config.max_split_size) stats_.oversize_segments.increase(1);
+  std::vector<Block*> blocks;
+  for (const SegmentInfo::BlockInfo& info : segment.blocks) {
+    const Bytes at = address + (info.address - segment.address);
+    Block* block = blocks.empty() ? new_block(pool, segment.stream, at, info.size) : new_block_of(blocks.back(), at, info.size);
+    if (blocks.empty()) begin_segment(block);
+    if (!blocks.empty()) block->prev = blocks.back(), blocks.back()->next = block;
+    blocks.push_back(block);
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    Block* block = blocks[i];
+    if (segment.blocks[i].allocated) {
+      hand_out(block, segment.blocks[i].requested);
+    } else {
+      insert(pool, block);
+      if (!block->is_split()) continue;
+      stats.increase(&AllocatorStats::inactive_split, 1);
+      stats.increase(&AllocatorStats::inactive_split_bytes, block->size);
+    }
+  }
+  return blocks;
 }
 
 // ---- free
@@ -356,7 +391,8 @@ Block* CachingAllocator::find_expandable_block(const Request& request) {
     if (has_room(block)) return block;
   }
   const Bytes page = pool.small ? kSmallBuffer : options_.config.large_segment_size;
-  const Bytes size = round_up(options_.device_memory + options_.device_memory / 8, page);
+  // A request beyond the card fails when it is mapped; without a limit it is served, and needs the range.
+  const Bytes size = round_up(std::max(options_.device_memory + options_.device_memory / 8, request.size), page);
   Block* block = new_block(pool, request.stream, addresses_.take(size), size);
   block->mapped = false;
   begin_segment(block);

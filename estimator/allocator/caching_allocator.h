@@ -106,6 +106,9 @@ class CachingAllocator {
   Block* malloc(Bytes bytes, int stream = 0);
   /// Gives back a block that malloc returned. Throws Error where it is not allocated.
   void free(Block* block);
+  /// Takes over a segment from cudaMalloc that was made before anything was seen, with its blocks without gaps between them, at an
+  /// address of its own; all of its blocks, in order. Those that are allocated are freed like others.
+  std::vector<Block*> adopt(const SegmentInfo& segment);
   /// torch.cuda.empty_cache(): every segment without allocated blocks (every such page of expandable ones) goes back to the device.
   void empty_cache() { release_cached_blocks(); }
 
@@ -156,6 +159,7 @@ class CachingAllocator {
   Block* obtain_block(const Request& request);
   Block* alloc_block(const Request& request, bool is_retry);
   Block* alloc_found_block(const Request& request, Block* block, Bytes requested);
+  void hand_out(Block* block, Bytes requested);
   bool should_split(const Block* block, Bytes size) const;
   Bytes try_merge(Block* block, Block* neighbour, BlockPool& pool);
 

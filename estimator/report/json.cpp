@@ -13,6 +13,16 @@ Json categories(const ByCategory& bytes) {
   return j;
 }
 
+/// Settings of the allocator that the run was given; --alloc-conf wins.
+std::string alloc_conf(const Estimate& e) {
+  std::string conf;
+  for (auto& setting : e.settings) {
+    if (setting.name == "alloc-conf" && !setting.value.empty()) return setting.value;
+    if (setting.name == "env PYTORCH_ALLOC_CONF" || setting.name == "env PYTORCH_CUDA_ALLOC_CONF") conf = setting.value;
+  }
+  return conf;
+}
+
 }  // namespace
 
 std::string to_json(const Estimate& e) {
@@ -106,7 +116,9 @@ std::string to_json(const Estimate& e) {
 
 std::string trace_to_json(const Estimate& e) {
   const MemoryTrace& trace = e.trace();
-  std::string text = R"({"fields": ["action", "address", "bytes", "step", "phase", "module", "op", "category"], "events": [)";
+  std::string text = R"({"fields": ["action", "address", "bytes", "step", "phase", "module", "op", "category"], )";
+  if (const std::string conf = alloc_conf(e); !conf.empty()) text += R"("alloc_conf": )" + Json(conf).dump() + ", ";
+  text += R"("events": [)";
   std::size_t phase = 0;
   bool first = true;
   for (auto& event : e.replay.events) {

@@ -2,248 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-#include <deque>
 #include <map>
 #include <set>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "spec/pickle_machine.h"
 
 namespace memest::spec {
 namespace {
 
-struct Object {
-  enum class Kind { none, boolean, integer, real, text, tuple, list, dict, global, call, persistent, mark };
-  Kind kind = Kind::none;
-  std::int64_t number = 0;
-  std::string text;            ///< of texts and globals
-  std::vector<Object*> items;  ///< elements; keys and values by turns; of a call: what is called, its arguments, its state
-  int depth = 0;
-};
-
-class Unpickler {
- public:
-  explicit Unpickler(std::string_view bytes) : bytes_(bytes) {}
-
-  Object* read() {
-    for (;;) {
-      const int op = byte();
-      if (op == '.') return pop();
-      step(op);
-    }
-  }
-
- private:
-  static constexpr std::size_t kMostObjects = 20'000'000;
-  static constexpr int kDeepest = 200;
-
-  Error bad(const std::string& what) const { return Error(fmt::format("the pickle is damaged: {} at byte {}", what, at_)); }
-  int byte() {
-    if (at_ >= bytes_.size()) throw bad("it ends early");
-    return std::uint8_t(bytes_[at_++]);
-  }
-  std::string_view take(std::uint64_t count) {
-    if (count > bytes_.size() - at_) throw bad("it ends early");
-    const std::string_view taken = bytes_.substr(at_, count);
-    at_ += count;
-    return taken;
-  }
-  std::uint64_t little(int count) {
-    std::uint64_t value = 0;
-    const std::string_view raw = take(std::uint64_t(count));
-    for (int i = count; i-- > 0;) value = value << 8 | std::uint8_t(raw[std::size_t(i)]);
-    return value;
-  }
-  std::string line() {
-    const auto end = bytes_.find('\n', at_);
-    if (end == bytes_.npos) throw bad("it ends early");
-    std::string text(bytes_.substr(at_, end - at_));
-    at_ = end + 1;
-    return text;
-  }
-
-  Object* make(Object::Kind kind) {
-    if (objects_.size() >= kMostObjects) throw bad("too many objects");
-    objects_.emplace_back();
-    objects_.back().kind = kind;
-    return &objects_.back();
-  }
-  void push(Object* o) { stack_.push_back(o); }
-  Object* pop() {
-    if (stack_.empty() || stack_.back()->kind == Object::Kind::mark) throw bad("its stack is empty");
-    Object* o = stack_.back();
-    stack_.pop_back();
-    return o;
-  }
-  Object* top() {
-    Object* o = pop();
-    stack_.push_back(o);
-    return o;
-  }
-  std::vector<Object*> to_mark() {
-    std::size_t i = stack_.size();
-    while (i > 0 && stack_[i - 1]->kind != Object::Kind::mark) --i;
-    if (i == 0) throw bad("a mark is missing");
-    std::vector<Object*> items(stack_.begin() + std::ptrdiff_t(i), stack_.end());
-    stack_.resize(i - 1);
-    return items;
-  }
-  void add(Object* into, Object* item) {
-    if (item == into) throw bad("an object that contains itself");
-    into->items.push_back(item);
-    into->depth = std::max(into->depth, item->depth + 1);
-    if (into->depth > kDeepest) throw bad(fmt::format("it nests deeper than {} levels", kDeepest));
-  }
-  void tuple(std::vector<Object*> items) {
-    Object* o = make(Object::Kind::tuple);
-    for (Object* item : items) add(o, item);
-    push(o);
-  }
-  void text(std::string_view t) {
-    Object* o = make(Object::Kind::text);
-    o->text = t;
-    push(o);
-  }
-  void number(std::int64_t value) {
-    Object* o = make(Object::Kind::integer);
-    o->number = value;
-    push(o);
-  }
-  void long_number(std::string_view raw) {
-    if (raw.size() > 8) {
-      for (std::size_t i = 8; i < raw.size(); ++i)
-        if (std::uint8_t(raw[i]) != ((std::uint8_t(raw[7]) & 0x80) ? 0xff : 0)) throw bad("an integer of more than 64 bits");
-      raw = raw.substr(0, 8);
-    }
-    std::uint64_t value = !raw.empty() && (std::uint8_t(raw.back()) & 0x80) ? ~std::uint64_t{0} : 0;
-    for (std::size_t i = raw.size(); i-- > 0;) value = value << 8 | std::uint8_t(raw[i]);
-    number(std::int64_t(value));
-  }
-  void remember(std::uint64_t place) { memo_[place] = top(); }
-  void recall(std::uint64_t place) {
-    auto it = memo_.find(place);
-    if (it == memo_.end()) throw bad("it recalls what it never remembered");
-    push(it->second);
-  }
-  void set_items(Object* dict, const std::vector<Object*>& items) {
-    if (items.size() % 2 != 0) throw bad("a key without a value");
-    for (Object* item : items) add(dict, item);
-  }
-
-  void step(int op) {
-    using K = Object::Kind;
-    switch (op) {
-      case 0x80:  // PROTO
-        if (const int protocol = byte(); protocol > 5) throw bad(fmt::format("protocol {}", protocol));
-        return;
-      case 0x95: take(8); return;  // FRAME
-      case '(': return push(make(K::mark));
-      case 'N': return push(make(K::none));
-      case 0x88:
-      case 0x89: {
-        Object* o = make(K::boolean);
-        o->number = op == 0x88;
-        return push(o);
-      }
-      case 'J': return number(std::int32_t(std::uint32_t(little(4))));
-      case 'K': return number(byte());
-      case 'M': return number(std::int64_t(little(2)));
-      case 0x8a: return long_number(take(std::uint64_t(byte())));
-      case 0x8b: return long_number(take(little(4)));
-      case 'G': {
-        take(8);
-        return push(make(K::real));
-      }
-      case 'X': return text(take(little(4)));
-      case 0x8c: return text(take(std::uint64_t(byte())));
-      case 0x8d: return text(take(little(8)));
-      case 'U': return text(take(std::uint64_t(byte())));
-      case 'T': return text(take(little(4)));
-      case 'C': return text(take(std::uint64_t(byte())));
-      case 'B': return text(take(little(4)));
-      case ')': return tuple({});
-      case 0x85: {
-        Object* a = pop();
-        return tuple({a});
-      }
-      case 0x86: {
-        Object *b = pop(), *a = pop();
-        return tuple({a, b});
-      }
-      case 0x87: {
-        Object *c = pop(), *b = pop(), *a = pop();
-        return tuple({a, b, c});
-      }
-      case 't': return tuple(to_mark());
-      case ']': return push(make(K::list));
-      case '}': return push(make(K::dict));
-      case 0x8f: return push(make(K::list));  // EMPTY_SET
-      case 'a': {
-        Object* item = pop();
-        return add(top(), item);
-      }
-      case 'e':
-      case 0x90: {
-        const auto items = to_mark();
-        for (Object* item : items) add(top(), item);
-        return;
-      }
-      case 's': {
-        Object *value = pop(), *key = pop();
-        return set_items(top(), {key, value});
-      }
-      case 'u': {
-        const auto items = to_mark();
-        return set_items(top(), items);
-      }
-      case 'c': {
-        Object* o = make(K::global);
-        const std::string module = line();
-        o->text = module + "." + line();
-        return push(o);
-      }
-      case 0x93: {
-        Object *name = pop(), *module = pop();
-        Object* o = make(K::global);
-        o->text = module->text + "." + name->text;
-        return push(o);
-      }
-      case 'R':
-      case 0x81: {
-        Object *arguments = pop(), *callable = pop();
-        Object* o = make(K::call);
-        add(o, callable);
-        add(o, arguments);
-        return push(o);
-      }
-      case 'b': {
-        Object* built = pop();
-        return add(top(), built);
-      }
-      case 'Q': {
-        Object* id = pop();
-        Object* o = make(K::persistent);
-        add(o, id);
-        return push(o);
-      }
-      case 'q': return remember(std::uint64_t(byte()));
-      case 'r': return remember(little(4));
-      case 0x94: return remember(memo_.size());
-      case 'h': return recall(std::uint64_t(byte()));
-      case 'j': return recall(little(4));
-      case '0': pop(); return;
-      case '2': return push(top());
-      default: throw bad(fmt::format("an unknown opcode {:#04x}", op));
-    }
-  }
-
-  std::string_view bytes_;
-  std::size_t at_ = 0;
-  std::deque<Object> objects_;
-  std::vector<Object*> stack_;
-  std::map<std::uint64_t, Object*> memo_;
-};
+using Object = PickleObject;
 
 class Collector {
  public:
@@ -360,7 +129,7 @@ class Collector {
     }
     const Object &callable = item(o, 0), &arguments = item(o, 1);
     if (callable.kind != Object::Kind::global) throw Error("the pickle calls what is no name");
-    const std::string& f = callable.text;
+    const std::string_view f = callable.text;
     if (!harmless(f))
       throw Error(fmt::format("the pickle calls '{}': memest calls nothing, and knows no such object of a checkpoint", f.substr(0, 80)));
     if (f.starts_with("torch._utils._rebuild_tensor")) return tensor(&arguments, name, f.ends_with("_v3"));
@@ -389,7 +158,7 @@ class Collector {
   void entries_from(const Object* o, std::size_t first, std::size_t end, const std::string& name) {
     for (std::size_t i = first; i + 1 < end; i += 2) {
       const Object* key = o->items[i];
-      const std::string own = key->kind == Object::Kind::text ? key->text : std::to_string(key->number);
+      const std::string own = key->kind == Object::Kind::text ? std::string(key->text) : std::to_string(key->number);
       visit(o->items[i + 1], name.empty() ? own : name + "." + own);
     }
   }
@@ -400,9 +169,8 @@ class Collector {
 }  // namespace
 
 std::vector<SavedTensor> saved_tensors(std::string_view pickle) {
-  Unpickler unpickler(pickle);
-  const Object* top = unpickler.read();
-  return Collector().take(top);
+  const PickleTree tree(pickle, {.most_visits = 20'000'000});
+  return Collector().take(&tree.top());
 }
 
 }  // namespace memest::spec
