@@ -9,8 +9,8 @@
 namespace memest {
 
 struct RecordedReplayOptions {
-  AllocatorConfig config;
-  std::optional<Bytes> device_limit;  ///< as in ReplayOptions
+  AllocatorConfig config{};
+  std::optional<Bytes> device_limit{};  ///< as in ReplayOptions
   Bytes device_memory = 80 * kGiB;
   TorchVersion::BlockOrder block_order = TorchVersion::newest().block_order();
   /// The settings are the recording's: what lived before it starts where it was, and each event is compared with the recorded one.

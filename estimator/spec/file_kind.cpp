@@ -63,7 +63,8 @@ Error not_a_model(const std::string& path, const std::string& head) {
     return Error("this is a safetensors file: it holds weights and no model",
                  std::string("--mode infer tells what loading it takes; for more give memest the config.json beside it; ") + kExport);
   if (h.starts_with("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46"))
-    return Error("this is a checkpoint of torch.save before 1.6: it holds weights and no model", kExport);
+    return Error("this is a checkpoint of torch.save before 1.6: it holds weights and no model",
+                 std::string("--mode infer tells what loading them takes; for more give memest the model: ") + kExport);
   if (h.starts_with("\x80") && h.size() > 1 && h[1] >= 2 && h[1] <= 5) return Error("this is a Python pickle, not a model", kExport);
   if (h.starts_with("\x1f\x8b")) return Error("this is a gzip file, not a model", "unpack it first");
   if (h.starts_with("PYTORCH1")) return Error("this is an archive of PyTorch 1.0, which memest does not read", kExport);

@@ -154,7 +154,12 @@ class Collector {
     for (std::size_t i = 2; i < o->items.size(); ++i)
       if (f == "argparse.Namespace") visit(o->items[i], name);
   }
-  void entries(const Object* o, std::size_t first, const std::string& name) { entries_from(o, first, o->items.size(), name); }
+  void entries(const Object* o, std::size_t first, const std::string& name) {
+    const std::size_t before = tensors_.size();
+    entries_from(o, first, o->items.size(), name);
+    if (o->find("state") && o->find("param_groups"))  // torch.optim.Optimizer.state_dict()
+      for (std::size_t i = before; i < tensors_.size(); ++i) tensors_[i].optimizer = true;
+  }
   void entries_from(const Object* o, std::size_t first, std::size_t end, const std::string& name) {
     for (std::size_t i = first; i + 1 < end; i += 2) {
       const Object* key = o->items[i];
@@ -168,9 +173,25 @@ class Collector {
 
 }  // namespace
 
+namespace {
+constexpr PickleLimits kLimits{.most_visits = 20'000'000};
+}
+
 std::vector<SavedTensor> saved_tensors(std::string_view pickle) {
-  const PickleTree tree(pickle, {.most_visits = 20'000'000});
+  const PickleTree tree(pickle, kLimits);
   return Collector().take(&tree.top());
+}
+
+std::vector<SavedTensor> legacy_saved_tensors(std::string_view file) {
+  std::size_t at = kLegacyCheckpoint.size();
+  for (const char* part : {"protocol", "machine"}) {
+    try {
+      at += PickleTree(file.substr(at), kLimits).size();
+    } catch (Error& e) {
+      throw e.within(part);
+    }
+  }
+  return saved_tensors(file.substr(at));
 }
 
 }  // namespace memest::spec

@@ -17,9 +17,15 @@ struct SavedTensor {
   std::string storage;             ///< key of its storage; tensors that share one have the same
   std::int64_t storage_numel = 0;  ///< elements of the storage
   bool parameter = false;          ///< wrapped as torch.nn.Parameter
+  bool optimizer = false;          ///< of an optimizer's state_dict()
 };
+
+/// What a file before torch 1.6 begins with: the pickle of a magic number.
+inline constexpr std::string_view kLegacyCheckpoint = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 
 /// Those of a data.pkl, in order. Throws Error for a damaged pickle and for objects that no checkpoint of tensors holds.
 std::vector<SavedTensor> saved_tensors(std::string_view pickle);
+/// The same of a whole file before torch 1.6: pickles of the magic number, the protocol, the machine, and what was saved.
+std::vector<SavedTensor> legacy_saved_tensors(std::string_view file);
 
 }  // namespace memest::spec

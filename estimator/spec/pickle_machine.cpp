@@ -96,6 +96,7 @@ class PickleMachine {
     }
     const PickleObject* top = pop();
     Check(limits_).walk(top);
+    tree_.size_ = at_;
     return top;
   }
 

@@ -33,12 +33,15 @@ class PickleTree {
   /// The bytes must live as long as the tree, whose texts lie in them. Throws Error for a damaged pickle or one beyond the limits.
   PickleTree(std::string_view bytes, const PickleLimits& limits);
   const PickleObject& top() const { return *top_; }
+  /// Bytes up to the pickle's end, after which another one may begin.
+  std::size_t size() const { return size_; }
 
  private:
   friend class PickleMachine;
   std::deque<PickleObject> objects_;
   std::deque<std::string> names_;  // of globals
   const PickleObject* top_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 }  // namespace memest::spec

@@ -59,27 +59,8 @@ class Tree {
 /// Integers are buffers: counters and tables, which no checkpoint tells from weights.
 bool is_buffer(DType type) { return !is_differentiable(type); }
 
-void read_checkpoint(const std::string& path, Tree& tree) {
-  constexpr std::uint64_t kMostPickle = 512 << 20;
-  const ZipFile zip(path);
-  const ZipMember* data = nullptr;
-  for (auto& m : zip.members())
-    if (m.name == "data.pkl" || m.name.substr(m.name.find('/') + 1) == "data.pkl") data = &m;
-  if (!data) throw Error("the checkpoint has no data.pkl");
-  std::map<std::string, Tensor> by_storage;
-  for (auto& t : saved_tensors(zip.read(*data, kMostPickle))) {
-    Tensor& first = by_storage[t.storage];
-    const bool shared = first && first.sizes() == t.sizes && first.dtype() == t.dtype;
-    if (!shared) first = host_tensor(t.sizes, t.dtype);
-    tree.add(t.name, first, is_buffer(t.dtype));
-  }
-}
+constexpr std::uint64_t kMostPickle = 512 << 20;
 
-std::uint64_t little(const char* at, int bytes) {
-  std::uint64_t value = 0;
-  for (int i = bytes; i-- > 0;) value = value << 8 | std::uint8_t(at[i]);
-  return value;
-}
 std::uint64_t size_of_file(std::ifstream& file) {
   file.seekg(0, std::ios::end);
   const auto size = std::uint64_t(file.tellg());
@@ -87,6 +68,47 @@ std::uint64_t size_of_file(std::ifstream& file) {
   return size;
 }
 
+void add_tensors(const std::vector<SavedTensor>& tensors, Tree& tree) {
+  std::map<std::string, Tensor> by_storage;
+  Bytes optimizer = 0;
+  for (auto& t : tensors) {
+    if (t.optimizer) {
+      optimizer = checked_add(optimizer, checked_mul(t.sizes.numel(), item_size(t.dtype)));
+      continue;
+    }
+    Tensor& first = by_storage[t.storage];
+    const bool shared = first && first.sizes() == t.sizes && first.dtype() == t.dtype;
+    if (!shared) first = host_tensor(t.sizes, t.dtype);
+    tree.add(t.name, first, is_buffer(t.dtype));
+  }
+  if (optimizer > 0)
+    runtime().diagnostics.add({Diagnostic::Severity::note, "optimizer-state",
+                               fmt::format("{} bytes of an optimizer's state are in the file, too; they are not counted", optimizer), "",
+                               ""});
+}
+
+void read_checkpoint(const std::string& path, Tree& tree) {
+  const ZipFile zip(path);
+  const ZipMember* data = nullptr;
+  for (auto& m : zip.members())
+    if (m.name == "data.pkl" || m.name.substr(m.name.find('/') + 1) == "data.pkl") data = &m;
+  if (!data) throw Error("the checkpoint has no data.pkl");
+  add_tensors(saved_tensors(zip.read(*data, kMostPickle)), tree);
+}
+
+/// The pickles stand first, and their size is not said: what follows them is not looked at.
+void read_legacy_checkpoint(const std::string& path, Tree& tree) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes(std::size_t(std::min(size_of_file(file), kMostPickle)), '\0');
+  file.read(bytes.data(), std::streamsize(bytes.size()));
+  add_tensors(legacy_saved_tensors(bytes), tree);
+}
+
+std::uint64_t little(const char* at, int bytes) {
+  std::uint64_t value = 0;
+  for (int i = bytes; i-- > 0;) value = value << 8 | std::uint8_t(at[i]);
+  return value;
+}
 void read_safetensors(const std::string& path, Tree& tree) {
   constexpr std::uint64_t kMostHeader = 100'000'000;  // the library's own limit
   static const std::map<std::string_view, DType> types{{"BOOL", DType::boolean},
@@ -121,6 +143,7 @@ void read_safetensors(const std::string& path, Tree& tree) {
         return std::size_t(file.gcount());
       },
       "header");
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
   json.object([&](std::string_view key) {
     if (key == "__metadata__") return json.skip();
     const std::string name(key);
@@ -149,9 +172,17 @@ void read_safetensors(const std::string& path, Tree& tree) {
     if (offsets[0] < 0 || offsets[1] < offsets[0] || std::uint64_t(offsets[1]) > data || offsets[1] - offsets[0] != bytes)
       throw json.error(
           fmt::format("its {} bytes do not lie at {} to {} of {}: the file is damaged or cut off", bytes, offsets[0], offsets[1], data));
+    ranges.emplace_back(offsets[0], offsets[1]);
     tree.add(name, host_tensor(sizes, *type), is_buffer(*type));
   });
   json.finish();
+  std::sort(ranges.begin(), ranges.end());
+  std::int64_t end = 0;
+  for (auto& [from, to] : ranges) {
+    if (from != end) throw Error(fmt::format("the tensors {} at byte {} of the data", from < end ? "overlap" : "leave a hole", from));
+    end = to;
+  }
+  if (std::uint64_t(end) != data) throw Error(fmt::format("the tensors end at byte {} of {} of data", end, data));
 }
 
 /// Reads numbers and texts, never beyond the end.
@@ -275,11 +306,13 @@ class Weights final : public Reader {
   };
   static const Kind* kind_of(const std::string& path, const std::string& head) {
     static constexpr Kind checkpoint{"Checkpoint", "checkpoint of torch.save", read_checkpoint};
+    static constexpr Kind legacy{"Checkpoint", "checkpoint of torch.save before 1.6", read_legacy_checkpoint};
     static constexpr Kind safetensors{"Safetensors", "safetensors file", read_safetensors};
     static constexpr Kind gguf{"GGUF", "GGUF file", read_gguf};
     const std::string_view h(head);
     if (h.starts_with("GGUF")) return &gguf;
     if (h.size() > 9 && h[8] == '{' && h.substr(4, 4) == std::string_view("\0\0\0\0", 4)) return &safetensors;
+    if (h.starts_with(kLegacyCheckpoint)) return &legacy;
     if (!h.starts_with("PK")) return nullptr;
     try {
       const ZipFile zip(path);
