@@ -140,7 +140,19 @@ def fragmented(torch, record):
     raise SystemExit("the card is too large for this case")
 
 
-CASES = {"training": (training, ""), "late": (late, ""), "ring": (ring, ""), "expandable": (expandable, "expandable_segments:True"),
+def room(torch, record):
+    """Cached segments go back because a request has no room, and because of empty_cache(): stacks tell which."""
+    record(stacks=True)
+    _, total = torch.cuda.mem_get_info()
+    cached = [torch.empty(total // 7, dtype=torch.uint8, device="cuda") for _ in range(5)]
+    del cached
+    large = torch.empty(total // 2, dtype=torch.uint8, device="cuda")
+    del large
+    torch.cuda.empty_cache()
+    return torch.empty(total // 3, dtype=torch.uint8, device="cuda")
+
+
+CASES = {"room": (room, ""), "training": (training, ""), "late": (late, ""), "ring": (ring, ""), "expandable": (expandable, "expandable_segments:True"),
          "max_split": (max_split, "max_split_size_mb:32"), "roundup": (roundup, "roundup_power2_divisions:[1:8,16:4,>:2]"),
          "streams": (streams, ""), "private_pool": (private_pool, ""), "fragmented": (fragmented, "")}
 
@@ -177,7 +189,7 @@ def compact(snapshot):
         for event in trace:
             event["time_us"] = 0
             if "frames" in event:
-                event["frames"] = [frame(f) for f in event["frames"][:6]] if event["action"] in ("alloc", "oom") else []
+                event["frames"] = [frame(f) for f in event["frames"][:6]] if not event["action"].startswith("free") else []
     for segment in snapshot["segments"]:
         for part in (segment, *segment["blocks"]):
             part.pop("frames", None)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <unordered_map>
 
@@ -119,6 +120,7 @@ class Follower {
 
   RecordedRun run() {
     begin(find_before(recording_, config_));
+    find_limit();
     std::size_t first = 0;  // of the events that the next request leads to
     for (std::size_t i = 0; i < recording_.events.size(); ++i) {
       const RecordedEvent& e = recording_.events[i];
@@ -243,32 +245,34 @@ class Follower {
     if (e.action == Action::segment_free) segments_.erase(e.address);
     reserved_ -= e.bytes;
   }
-  /// Segments went back: for want of memory where a segment or a failure follows at once and that much was never reserved; else because
-  /// of empty_cache().
+  /// Segments went back: for want of room where the request that follows has the same stack, or where it fails, or exceeds what the
+  /// allocator could get; else because of empty_cache().
   void end_of_flush(std::size_t& first, std::size_t begin, std::size_t end, Bytes had) {
+    const auto events = recording_.events.begin();
     const RecordedEvent* next = end < recording_.events.size() ? &recording_.events[end] : nullptr;
-    const bool asked =
-        next && (next->action == Action::segment_alloc || next->action == Action::segment_map || next->action == Action::oom);
-    const bool for_room = asked && (config_.garbage_collection_threshold > 0 || had + next->bytes > most_reserved());
-    if (for_room) {
+    const bool fails = next && next->action == Action::oom;
+    const bool grows = next && (next->action == Action::segment_alloc || next->action == Action::segment_map);
+    const bool same_call =
+        grows && next->stack != 0 &&
+        std::all_of(events + std::ptrdiff_t(begin), events + std::ptrdiff_t(end), [&](auto& e) { return e.stack == next->stack; });
+    const bool collects = config_.garbage_collection_threshold > 0;
+    if (fails || same_call || (grows && (collects || had + next->bytes > limit_by_failures_))) {
       ++run_.makes_room;
-      if (next->action != Action::oom && config_.garbage_collection_threshold == 0) at_most(had + next->bytes - 1);
+      if (grows && !collects) at_most(had + next->bytes - 1);
       return;
     }
     ++run_.flushes;
     run_.requests.push_back({RecordedRequest::Kind::flush, 0, 0, 0, begin, end - 1});
     first = end;
   }
-  /// The highest sum of segments of the whole recording.
-  Bytes most_reserved() {
-    if (most_reserved_) return *most_reserved_;
-    Bytes now = run_.reserved_before, most = now;
+  /// What the allocator could get when it ran out of memory.
+  void find_limit() {
+    Bytes now = reserved_;
     for (const RecordedEvent& e : recording_.events) {
-      if (e.action == Action::segment_alloc || e.action == Action::segment_map) now += e.bytes;
+      if (e.action == Action::segment_alloc || e.action == Action::segment_map) now = checked_add(now, e.bytes);
       if (gives_back(e)) now -= e.bytes;
-      most = std::max(most, now);
+      if (e.action == Action::oom) limit_by_failures_ = std::min(limit_by_failures_, checked_add(now, e.address));
     }
-    return *(most_reserved_ = most);
   }
   void at_most(Bytes bytes) { run_.limit = std::min(run_.limit.value_or(bytes), bytes); }
   void ran_out(const RecordedEvent& e) {
@@ -343,7 +347,7 @@ class Follower {
   std::map<Bytes, Bytes> free_;      // address -> bytes
   std::map<Bytes, Bytes> segments_;  // from cudaMalloc: begin -> end
   std::unordered_map<Bytes, Live> live_;
-  std::optional<Bytes> most_reserved_;
+  Bytes limit_by_failures_ = std::numeric_limits<Bytes>::max();
   Bytes allocated_ = 0, reserved_ = 0;
 };
 

@@ -24,7 +24,7 @@ using Kind = PickleObject::Kind;
 constexpr Bytes kMostFile = 2 * kGiB;
 constexpr Bytes kMostBytes = Bytes{1} << 44;  // of one block or segment: 16 TiB
 constexpr Bytes kMostAddress = Bytes{1} << 60;
-constexpr std::size_t kMostEvents = 20'000'000, kMostDevices = 256;
+constexpr std::size_t kMostEvents = 20'000'000, kMostDevices = 256, kMostFrames = 128;
 
 constexpr std::array kActions = {std::pair{std::string_view("alloc"), Action::alloc},
                                  std::pair{std::string_view("free_requested"), Action::free_requested},
@@ -174,9 +174,11 @@ class SnapshotReader {
         const std::string_view action = text(o, "action");
         if (action == "snapshot") continue;
         if (o.find("pool_id")) pools_told_ = true;
-        RecordedEvent e{action_of(action), 0, integer(o, "size"), d.streams.number(stream(o, "pool_id")), 0};
+        RecordedEvent e{action_of(action), 0, integer(o, "size"), d.streams.number(stream(o, "pool_id")), 0, 0};
         e.address = integer(o, e.action == Action::oom ? "device_free" : "addr");
-        if (e.action == Action::alloc || e.action == Action::oom) e.place = place(o.find("frames"));
+        const PickleObject* frames = o.find("frames");
+        if (e.action == Action::alloc || e.action == Action::oom) e.place = place(frames);
+        if (e.action != Action::free_requested && e.action != Action::free_completed) e.stack = stack(frames);
         check(e);
         d.recording.events.push_back(e);
       } catch (Error& e) {
@@ -190,7 +192,7 @@ class SnapshotReader {
     RecordedSegment s;
     s.address = integer(o, "address");
     s.bytes = integer(o, "total_size");
-    check({Action::segment_alloc, s.address, s.bytes, 0, 0});
+    check({Action::segment_alloc, s.address, s.bytes, 0, 0, 0});
     // Older releases name no pool in events; the pool of a segment alone would part what is one.
     s.stream = d.streams.number(stream(o, pools_told_ ? "segment_pool_id" : ""));
     const PickleObject* expandable = o.find("is_expandable");
@@ -203,7 +205,7 @@ class SnapshotReader {
       const PickleObject& block = *blocks.items[b];
       const std::string_view state = text(block, "state");
       const Bytes size = integer(block, "size");
-      check({Action::alloc, at, size, 0, 0});
+      check({Action::alloc, at, size, 0, 0, 0});
       const PickleObject* requested = block.find("requested_size");  // of a free block: left over from its last use
       RecordedSegment::Block found{at, size, requested && requested->number > 0 ? requested->number : size, state != "inactive"};
       if (found.allocated && found.requested > size) throw Error(fmt::format("blocks[{}] holds more than its size", b));
@@ -221,10 +223,19 @@ class SnapshotReader {
         recording_.alloc_conf = conf->text.substr(0, 4096);
   }
 
+  static std::uint32_t stack(const PickleObject* frames) {
+    if (!frames) return 0;
+    std::size_t hash = 0;
+    for (std::size_t i = 0; i < std::min(frames->items.size(), kMostFrames); ++i) {
+      const PickleObject *file = frames->items[i]->find("filename"), *line = frames->items[i]->find("line");
+      hash = hash * 1'000'003 + (file ? std::hash<std::string_view>()(file->text) : 0) + std::size_t(line ? line->number : 0) + 1;
+    }
+    return std::uint32_t(hash ^ hash >> 32);
+  }
+
   /// The innermost frame outside PyTorch's own Python, or the innermost one.
   std::uint32_t place(const PickleObject* frames) {
     if (!frames || frames->items.empty()) return 0;
-    constexpr std::size_t kMostFrames = 128;
     const PickleObject* chosen = nullptr;
     for (std::size_t i = 0; i < std::min(frames->items.size(), kMostFrames); ++i) {
       const PickleObject* frame = frames->items[i];
@@ -295,7 +306,7 @@ class TraceReader {
 
  private:
   void event(JsonStream& json, DeviceRecording& device) {
-    RecordedEvent e{Action::alloc, 0, 0, 0, 0};
+    RecordedEvent e{Action::alloc, 0, 0, 0, 0, 0};
     std::string step, phase, module, op;
     std::size_t i = 0;
     json.array([&] {

@@ -15,6 +15,7 @@ struct RecordedEvent {
   Bytes bytes;          ///< alloc, free_*: of the request; segment_*: of the segment; oom: of the request, rounded
   int stream;           ///< index into DeviceRecording::streams
   std::uint32_t place;  ///< index into Recording::places; 0: not said
+  std::uint32_t stack;  ///< of the call that caused it, a hash; 0: not said
 };
 
 /// A segment at the end of the recording; an expandable one once for each range of mapped pages.

@@ -15,7 +15,7 @@ DeviceRecording recording_of(std::vector<RecordedEvent> events) {
   r.events = std::move(events);
   return r;
 }
-RecordedEvent event(Action action, Bytes address, Bytes bytes) { return {action, kBase + address, bytes, 0, 0}; }
+RecordedEvent event(Action action, Bytes address, Bytes bytes) { return {action, kBase + address, bytes, 0, 0, 0}; }
 
 }  // namespace
 
@@ -56,7 +56,7 @@ TEST_CASE("what a recording frees without having allocated it lived before") {
 }
 
 TEST_CASE("cached segments that go back because there is no room are no empty_cache") {
-  const RecordedEvent oom{Action::oom, 4 * kMiB, 40 * kMiB, 0, 0};
+  const RecordedEvent oom{Action::oom, 4 * kMiB, 40 * kMiB, 0, 0, 0};
   const auto r = recording_of({event(Action::segment_alloc, 0, 20 * kMiB), event(Action::alloc, 0, 2 * kMiB),
                                event(Action::free_completed, 0, 2 * kMiB), event(Action::segment_free, 0, 20 * kMiB), oom});
   const RecordedRun run = understand(r, {});
@@ -64,13 +64,16 @@ TEST_CASE("cached segments that go back because there is no room are no empty_ca
   CHECK(run.flushes == 0);
   CHECK(run.failed == 1);
   CHECK(run.limit == 4 * kMiB);
-  const auto flush = recording_of({event(Action::segment_alloc, 0, 20 * kMiB), event(Action::alloc, 0, 2 * kMiB),
-                                   event(Action::free_completed, 0, 2 * kMiB), event(Action::segment_free, 0, 20 * kMiB),
-                                   event(Action::segment_alloc, 0, 2 * kMiB), event(Action::alloc, 0, 1000)});
+  auto flush = recording_of({event(Action::segment_alloc, 0, 20 * kMiB), event(Action::alloc, 0, 2 * kMiB),
+                             event(Action::free_completed, 0, 2 * kMiB), event(Action::segment_free, 0, 20 * kMiB),
+                             event(Action::segment_alloc, 0, 2 * kMiB), event(Action::alloc, 0, 1000)});
   const RecordedRun flushed = understand(flush, {});
   CHECK(flushed.flushes == 1);
   CHECK_FALSE(flushed.limit);
   CHECK_FALSE(replay(flush, flushed, {.compare = true}).difference);
+  for (RecordedEvent& e : flush.events) e.stack = 7;  // all in one call
+  CHECK(understand(flush, {}).makes_room == 1);
+  CHECK(understand(flush, {}).limit == 22 * kMiB - 1);
 }
 
 TEST_CASE("a recording that contradicts itself is refused with the event") {
