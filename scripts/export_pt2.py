@@ -13,6 +13,8 @@ import argparse
 import contextlib
 import importlib
 import sys
+import traceback
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -30,6 +32,21 @@ def without_initialisation():
     for name in dir(nn.init):
         if name.endswith("_") and not name.startswith("_") and callable(getattr(nn.init, name)):
             setattr(nn.init, name, lambda tensor, *args, **kwargs: tensor)
+
+
+def keep_helpers():
+    """Stack traces keep the functions that a forward calls, too, whose locals hold values until they return; torch itself keeps functions named forward."""
+    from torch.fx.proxy import TracerBase
+    if not hasattr(TracerBase, "_filter_traceback_frames"):
+        return print("this release of torch keeps no lines of functions that a forward calls: their locals are not in the file", file=sys.stderr)
+    forwards, inside_torch = TracerBase._filter_traceback_frames, str(Path(torch.__file__).parent) + "/"
+
+    def kept(self, frames):
+        known = {id(frame) for frame in forwards(self, frames)}
+        first = next((i for i, frame in enumerate(frames) if id(frame) in known), len(frames))
+        return traceback.StackSummary.from_list([f for f in frames[first:] if id(f) in known or not f.filename.startswith(inside_torch)])
+
+    TracerBase._filter_traceback_frames = kept
 
 
 def example(text):
@@ -51,6 +68,7 @@ def main():
     parser.add_argument("-o", "--output", default="model.pt2")
     options = parser.parse_args()
     without_initialisation()
+    keep_helpers()
     # Fake tensors: the file gets the shapes of the weights, and no bytes of them.
     with contextlib.nullcontext() if options.real else FakeTensorMode(allow_non_fake_inputs=True):
         model = build(options.model).train(not options.eval)

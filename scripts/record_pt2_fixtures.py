@@ -17,6 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from export_pt2 import keep_helpers
+
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "tests/pt2"
 HERE = str(Path(__file__).resolve())
@@ -37,6 +39,39 @@ class Names(nn.Module):
         y = torch.sin(y)
         y = torch.cos(y)
         y = self.last(y)
+        return y
+
+
+class Helpers(nn.Module):
+    """Functions that a forward calls: their locals hold values until they return."""
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.narrow, self.wide = nn.LayerNorm(512), nn.Linear(512, 64), nn.Linear(64, 256)
+
+        def bottleneck(self, inputs):
+            both = torch.cat(inputs, 1)
+            scaled = self.norm(both) * 2
+            return self.narrow(self.activated(scaled))
+
+        def activated(self, x):
+            bent = torch.sin(x)
+            bent = torch.cos(bent)
+            return torch.tanh(bent)
+
+        def forward(self, inputs):
+            small = self.bottleneck(inputs)
+            return self.wide(small)
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = self.Layer(), self.Layer()
+
+    def forward(self, x):
+        y = self.one([x, x])
+        y = self.two([x, y])
+        y = self.two([y, y])
         return y
 
 
@@ -217,6 +252,8 @@ def cases():
         "counted": (Counted(), (x, torch.tensor(5)), {"mode": "eval"}),
         "custom": (Custom(), (x,), {"mode": "train"}),
         "joint": (Loss(), (images, torch.zeros(4, dtype=torch.int64)), {"mode": "train", "joint": True}),
+        # the last one: the exporter keeps lines of other functions than forward from here on
+        "helpers": (Helpers(), (torch.randn(64, 256),), {"mode": "train", "helpers": True}),
     }
 
 
@@ -341,6 +378,8 @@ def main():
         if options.names and name not in options.names:
             continue
         module.train(how["mode"] == "train")
+        if how.get("helpers"):
+            keep_helpers()
         program = torch.export.export(module, inputs, strict=how.get("strict", False), **{k: how[k] for k in ("dynamic_shapes",) if k in how})
         if how.get("decomposed"):
             program = program.run_decompositions()

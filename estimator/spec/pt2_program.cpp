@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <set>
 #include <unordered_map>
@@ -1090,6 +1091,60 @@ class Builder {
           throw Error(fmt::format("its graph takes {} inputs, {} are given", body->inputs.size(), s.arguments.size() - 1)).within(s.where);
     }
 
+    using Locals = std::map<std::string, std::vector<int>>;  // name -> slots
+
+    /// A statement's last step: its results get the names, and what had them is let go.
+    void bind(Locals& names, int assigned_names, int step, std::vector<int>& held) const {
+      const auto& assigned = b_.p_.assigned[std::size_t(assigned_names)];
+      const auto& made = frame_.steps[std::size_t(step)].outputs;
+      std::vector<int> outputs;
+      std::copy_if(made.begin(), made.end(), std::back_inserter(outputs), [](int slot) { return slot >= 0; });
+      for (std::size_t k = 0; k < assigned.size(); ++k) {
+        std::vector<int> now;
+        if (assigned.size() == 1)
+          now = outputs;
+        else if (k < made.size() && made[k] >= 0)
+          now = {made[k]};
+        auto& old = names[assigned[k]];
+        for (int slot : old) held[std::size_t(slot)] = std::max(held[std::size_t(slot)], step);
+        old = now;
+      }
+    }
+    /// The names go after this step.
+    static void release(const Locals& names, int step, std::vector<int>& held) {
+      for (auto& [name, slots] : names)
+        for (int slot : slots) held[std::size_t(slot)] = std::max(held[std::size_t(slot)], step);
+    }
+
+    /// Names of functions that this forward calls hold until the function returns. Steps are of one call where the lines that led there are
+    /// the same; the function's first line, come back to, is the next call. False where no step has so many levels.
+    bool hold_locals_of_helpers(std::size_t level, std::vector<int>& held) const {
+      const int count = int(frame_.steps.size());
+      auto at = [&](int step) -> const HelperLine* {
+        const Statement* line = statements_[std::size_t(step)];
+        return line && line->helpers.size() > level ? &line->helpers[level] : nullptr;
+      };
+      auto same_way = [&](int a, int b) {
+        const Statement &x = *statements_[std::size_t(a)], &y = *statements_[std::size_t(b)];
+        for (std::size_t k = 0; k < level; ++k)
+          if (x.helpers[k].function != y.helpers[k].function || x.helpers[k].number != y.helpers[k].number) return false;
+        return x.line == y.line && x.helpers[level].function == y.helpers[level].function;
+      };
+      bool any = false;
+      for (int begin = 0, end; begin < count; begin = end) {
+        end = begin + 1;
+        if (!at(begin)) continue;
+        any = true;
+        const int first = at(begin)->number;
+        while (end < count && at(end) && same_way(begin, end) && (at(end)->number > first || at(end)->number == at(end - 1)->number)) ++end;
+        Locals names;
+        for (int i = begin; i < end; ++i)
+          if (at(i)->names >= 0 && (i + 1 == end || at(i + 1)->number != at(i)->number)) bind(names, at(i)->names, i, held);
+        release(names, end - 1, held);
+      }
+      return any;
+    }
+
     /// Where values die: after their last use, and no sooner than the name that holds them is bound again or the frame returns.
     void lifetimes() {
       const int count = int(frame_.steps.size());
@@ -1111,30 +1166,17 @@ class Builder {
       }
       use(frame_.output, kNever);
       std::vector<int> held(last);
-      std::map<std::string, std::vector<int>> names;
+      Locals names;
       for (int i = 0; i < count; ++i) {
         const Statement* line = statements_[std::size_t(i)];
         if (!line || line->names < 0) continue;
         const Statement* next = i + 1 < count ? statements_[std::size_t(i) + 1] : nullptr;
         if (next && next->line == line->line) continue;  // not the statement's last call
-        const auto& assigned = b_.p_.assigned[std::size_t(line->names)];
-        const ExportedStep& s = frame_.steps[std::size_t(i)];
-        std::vector<int> outputs;
-        for (int slot : s.outputs)
-          if (slot >= 0) outputs.push_back(slot);
-        for (std::size_t k = 0; k < assigned.size(); ++k) {
-          std::vector<int> now;
-          if (assigned.size() == 1)
-            now = outputs;
-          else if (k < s.outputs.size() && s.outputs[k] >= 0)
-            now = {s.outputs[k]};
-          auto& old = names[assigned[k]];
-          for (int slot : old) held[std::size_t(slot)] = std::max(held[std::size_t(slot)], i);
-          old = now;
-        }
+        bind(names, line->names, i, held);
       }
-      for (auto& [name, slots] : names)
-        for (int slot : slots) held[std::size_t(slot)] = kNever;
+      release(names, kNever, held);
+      for (std::size_t level = 0; hold_locals_of_helpers(level, held); ++level) {
+      }
       for (int i = 0; i < count; ++i) {
         ExportedStep& s = frame_.steps[std::size_t(i)];
         auto visit_slots = [&](auto& self, const ExportedArgument& x) -> void {

@@ -670,6 +670,35 @@ class SchemaReader {
     return index;
   }
 
+  /// The names that a line assigns, in Program::assigned; -1 for none.
+  int names_of(std::string_view line) {
+    const std::string_view names = assigned_by(line);
+    if (names.empty()) return -1;
+    auto it = assigned_.find(names);
+    if (it == assigned_.end()) {
+      std::vector<std::string> list;
+      bool plain = true;
+      for (auto& part : split(names, ',')) {
+        list.emplace_back(trimmed(part));
+        plain = plain && (identifier(list.back()) || list.back().empty());
+      }
+      if (!list.empty() && list.back().empty()) list.pop_back();
+      it = assigned_.emplace(std::string(names), plain && !list.empty() ? int(program_->assigned.size()) : -1).first;
+      if (it->second >= 0) program_->assigned.push_back(std::move(list));
+    }
+    return it->second;
+  }
+
+  /// The line of a function outside PyTorch: `File "net.py", line 48, in helper`.
+  std::optional<HelperLine> helper(std::string_view head, std::string_view line) {
+    const auto comma = head.rfind(", in "), number = head.rfind(", line ", comma);
+    if (comma == head.npos || number == head.npos || head.find("/torch/") != head.npos) return {};
+    const auto at = parse_int(head.substr(number + 7, comma - number - 7));
+    if (!at || *at < 0 || *at > std::numeric_limits<int>::max()) return {};
+    const std::hash<std::string_view> hash;
+    return HelperLine{hash(head.substr(0, number)) * 31 + hash(head.substr(comma)), int(*at), names_of(line)};
+  }
+
   /// The places in functions named forward, outermost first.
   std::vector<Statement> statements(std::string_view text) {
     std::vector<Statement> found;
@@ -686,26 +715,17 @@ class SchemaReader {
         line = text.substr(0, next);
         text = next == text.npos ? std::string_view() : text.substr(next + 1);
       }
-      if (!head.ends_with(", in forward") || head.find("torch/_dynamo/") != head.npos) continue;
+      if (head.find("torch/_dynamo/") != head.npos) continue;
+      if (!head.ends_with(", in forward")) {
+        if (found.empty()) continue;
+        if (const auto called = helper(head, line)) found.back().helpers.push_back(*called);
+        continue;
+      }
       Statement s;
       s.line = std::hash<std::string_view>{}(head);
       s.casts = casts_to_float(line);
       s.floats = s.casts || line.find("torch.float") != line.npos;
-      if (const std::string_view names = assigned_by(line); !names.empty()) {
-        auto it = assigned_.find(names);
-        if (it == assigned_.end()) {
-          std::vector<std::string> list;
-          bool plain = true;
-          for (auto& part : split(names, ',')) {
-            list.emplace_back(trimmed(part));
-            plain = plain && (identifier(list.back()) || list.back().empty());
-          }
-          if (!list.empty() && list.back().empty()) list.pop_back();
-          it = assigned_.emplace(std::string(names), plain && !list.empty() ? int(program_->assigned.size()) : -1).first;
-          if (it->second >= 0) program_->assigned.push_back(std::move(list));
-        }
-        s.names = it->second;
-      }
+      s.names = names_of(line);
       found.push_back(s);
     }
     return found;

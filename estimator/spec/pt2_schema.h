@@ -52,11 +52,19 @@ struct NamedArgument {
 };
 
 /// A line of the eager program, at the depth of its place in a node's stack trace.
+/// A line of a function that a forward calls.
+struct HelperLine {
+  std::uint64_t function = 0;  ///< a hash of file and name
+  int number = 0;
+  int names = -1;  ///< as in Statement
+};
+
 struct Statement {
-  std::uint64_t line = 0;  ///< a hash of file and line
-  int names = -1;          ///< the names it assigns: in Program::assigned; -1 for none
-  bool casts = false;      ///< it casts to float32 by name: x.float(), x.to(torch.float32)
-  bool floats = false;     ///< it names that type
+  std::uint64_t line = 0;           ///< a hash of file and line
+  int names = -1;                   ///< the names it assigns: in Program::assigned; -1 for none
+  bool casts = false;               ///< it casts to float32 by name: x.float(), x.to(torch.float32)
+  bool floats = false;              ///< it names that type
+  std::vector<HelperLine> helpers;  ///< on the way to the next forward, outermost first, where the export kept them
 };
 
 /// A call of a module, as nn_module_stack has it.
