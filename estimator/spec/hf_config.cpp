@@ -220,14 +220,14 @@ class HfModel final : public nn::Model {
     hf::Batch b;
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::string& role = inputs[i].name;
-      hf::X& argument = i == 0                                          ? b.input
-                        : role == "decoder_input_ids"                   ? b.decoder_input
-                        : role == "end_positions"                       ? b.end_positions
-                        : role == "next_sentence_label"                 ? b.next_sentence_label
-                        : role == "labels" || role == "start_positions" ? b.labels
-                        : role == "pixel_values"                        ? b.pixel_values
-                        : role == "token_type_ids"                      ? b.token_type_ids
-                                                                        : b.others.emplace_back(role, hf::X()).second;
+      hf::X& argument = i == 0                                                                       ? b.input
+                        : role == "decoder_input_ids"                                                ? b.decoder_input
+                        : role == "end_positions"                                                    ? b.end_positions
+                        : role == "next_sentence_label"                                              ? b.next_sentence_label
+                        : role == "labels" || role == "start_positions" || role == "bool_masked_pos" ? b.labels
+                        : role == "pixel_values"                                                     ? b.pixel_values
+                        : role == "token_type_ids"                                                   ? b.token_type_ids
+                                                   : b.others.emplace_back(role, hf::X()).second;
       argument = batch[i];
     }
     nn::Outcome outcome = network_->run(std::move(b));
