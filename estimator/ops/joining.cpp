@@ -150,9 +150,9 @@ Tensor repeat_interleave_positions(T repeats, std::optional<I> output_size) {
   call_op("aten::min", {repeats}, {});  // none is negative
   return empty({output_size.value_or(repeats.numel())}, repeats.dtype());
 }
-const Op repeat_interleave_tensor_op{{"aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor",
-                                      Autocast::none, "", "native/cuda/Repeat.cu"},
-                                     repeat_interleave_positions};
+const Op repeat_interleave_tensor_op{
+    {"aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor", Autocast::none, "", "native/cuda/Repeat.cu"},
+    repeat_interleave_positions};
 
 // ---- grids ---------------------------------------------------------------------------------------------------------------------
 

@@ -86,14 +86,21 @@ std::string named_class(const Json& file) {
   return file["architectures"][0].get<std::string>();
 }
 
+/// The model_type whose family has that class; empty where none has.
+std::string model_type_of_class(const Json& file) {
+  const std::string name = named_class(file);
+  for (auto* family : hf::all_families())
+    for (auto& c : family->classes)
+      if (name == c.class_name) return family->model_types[0];
+  return {};
+}
+
 /// Files of before 2020 have no model_type (formats: the class's name, else tell-tale fields).
 std::string inferred_model_type(const Node& top) {
   const Json& j = top.json();
   auto has = [&](const char* key) { return j.contains(key); };
+  if (const std::string named = model_type_of_class(j); !named.empty()) return named;
   if (const std::string name = named_class(j); !name.empty()) {
-    for (auto* family : hf::all_families())
-      for (auto& c : family->classes)
-        if (name == c.class_name) return family->model_types[0];
     static constexpr std::pair<const char*, const char*> kStarts[] = {
         {"GPT2", "gpt2"},     {"Roberta", "roberta"}, {"DistilBert", "distilbert"},
         {"Albert", "albert"}, {"Electra", "electra"}, {"Bert", "bert"},
@@ -317,10 +324,10 @@ class HfConfig final : public Reader {
                           "/model_type", "add \"model_type\" to the file"});
     }
     const hf::Family* family = hf::find_family(model_type);
-    if (const std::string named = family ? "" : inferred_model_type(top); !named.empty() && !named_class(file).empty()) {
+    if (const std::string named = family ? "" : model_type_of_class(file); !named.empty()) {
       rt.diagnostics.add({Diagnostic::Severity::note, "guessed-model-type",
-                          fmt::format("transformers has no model_type '{}': the file's class {} is one of {}", model_type.substr(0, 60),
-                                      named_class(file).substr(0, 80), named),
+                          fmt::format("memest does not know the model_type '{}'; the file's class, {}, is one of {}",
+                                      model_type.substr(0, 60), named_class(file).substr(0, 80), named),
                           "/model_type", ""});
       model_type = named;
       family = hf::find_family(model_type);

@@ -137,9 +137,9 @@ Pair apply_rotary_pos_emb_neighbours(X q, X k, X cos, X sin) {
   return {q_embed, k_embed};
 }
 
-class Glm4vTextAttention final : public DecoderAttention {
+class Glm4vTextAttention final : public ViewsLastAttention {
  public:
-  Glm4vTextAttention(const DecoderConfig& c, I layer) : DecoderAttention(c, layer, "Glm4vTextAttention", {true, true, true, false}) {}
+  Glm4vTextAttention(const DecoderConfig& c, I layer) : ViewsLastAttention(c, layer, "Glm4vTextAttention", {true, true, true, false}) {}
 
  protected:
   void rotate(Frame& f, const LayerCall& call) override {

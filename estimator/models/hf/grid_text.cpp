@@ -78,7 +78,11 @@ class GridTextModel final : public Base {
 
   void get_image_features(Output& output, const X& pixel_values, const X& image_grid_thw, const Grid& grid) {
     output.image_outputs = (*visual_)(pixel_values, image_grid_thw, grid);
-    aten("floor_divide", {Tensor(aten("prod", {Tensor(image_grid_thw), I{-1}})), grid.merge * grid.merge});
+    {  // split_sizes
+      X counts = aten("prod", {Tensor(image_grid_thw), I{-1}});
+      X sizes = aten("floor_divide", {Tensor(counts), grid.merge * grid.merge});
+      counts.reset();
+    }
     const Dims split_sizes = Dims::filled(int(grid.images), grid.tokens());
     output.image_embeds = std::exchange(output.image_outputs.pooler_output, {}).split(split_sizes, 0);
     std::vector<X> features;
@@ -128,7 +132,7 @@ class GridTextModel final : public Base {
     };
     for (I batch_idx = 0; batch_idx < batch_size; ++batch_idx) {
       current_pos.reset();
-      llm_pos_ids_list.clear();
+      drop_list(llm_pos_ids_list);
       add_text(layout.before);
       for (I image = 0; image < images_; ++image) {
         vision_position_ids = get_vision_position_ids(grid, current_pos);
@@ -144,11 +148,11 @@ class GridTextModel final : public Base {
       mrope_position_deltas.push_back(aten("max", {Tensor(llm_positions)}).add(1).sub(length));
     }
     X deltas = X(empty({batch_size}, DType::int64)).unsqueeze(1);
-    mrope_position_deltas.clear();
+    drop_list(mrope_position_deltas);
     Pair result{position_ids, deltas};
     position_ids.reset();
     current_pos.reset();
-    llm_pos_ids_list.clear();
+    drop_list(llm_pos_ids_list);
     return leave(std::move(result), vision_position_ids, llm_positions, deltas);
   }
 

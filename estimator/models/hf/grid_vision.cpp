@@ -6,8 +6,9 @@
 namespace memest::hf {
 
 X repeat_interleave(X self, X repeats, I total) {  // native/Repeat.cpp: index_select with the positions (native/cuda/Repeat.cu)
-  X positions = aten("repeat_interleave", {Tensor(std::move(repeats))}, {{"output_size", total}});
-  return aten("index_select", {Tensor(std::move(self)), I{0}, Tensor(std::move(positions))});
+  X positions = aten("repeat_interleave", {Tensor(repeats)}, {{"output_size", total}});
+  X repeated = aten("index_select", {Tensor(self), I{0}, Tensor(positions)});
+  return leave(std::move(repeated), positions, self, repeats);
 }
 
 X vision_position_ids(const Grid& grid) {
@@ -30,7 +31,7 @@ X vision_position_ids(const Grid& grid) {
   }
   X joined = cat(position_ids, 0);
   spatial_merge_size.reset();
-  position_ids.clear();
+  drop_list(position_ids);
   return leave(std::move(joined), hpos_ids, wpos_ids);
 }
 
@@ -75,7 +76,7 @@ class Conv3d final : public Module<Conv3d> {
   Dims stride_;
 };
 
-class PatchEmbed final : public Unary {
+class PatchEmbed final : public Unary, public nn::InputEmbedding {
  public:
   PatchEmbed(std::string type, const GridVisionConfig& c, bool bias)
       : Unary(std::move(type)),
@@ -87,7 +88,7 @@ class PatchEmbed final : public Unary {
   X forward(X hidden_states) override {
     hidden_states = hidden_states.view(shape_);
     hidden_states = proj(hidden_states.to(proj.dtype())).view({-1, embed_dim_});
-    return hidden_states;
+    return hooked(hidden_states);
   }
 
  private:
@@ -192,8 +193,10 @@ class GridAttention final : public Module<GridAttention> {
     X attn_output = cat(attn_outputs, 1);
     attn_output = attn_output.reshape({seq_length, -1}).contiguous();
     attn_output = proj(attn_output);
-    for (X* local : {&query_states, &key_states, &value_states, &lengths}) local->reset();
-    for (auto* list : {&queries, &keys, &values, &attn_outputs}) list->clear();
+    lengths.reset();
+    drop_list(attn_outputs);
+    for (X* states : {&query_states, &key_states, &value_states}) states->reset();
+    for (auto* list : {&queries, &keys, &values}) drop_list(*list);
     return attn_output;
   }
 

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "models/hf/decoder.h"
+#include "nn/embedded_model.h"
 
 namespace memest::hf {
 
@@ -14,6 +15,11 @@ struct Grid {
   I patches() const { return checked_mul(height, width); }
   I tokens() const { return patches() / (merge * merge); }  ///< of one image
 };
+
+/// CPython drops a list's items from its end.
+inline void drop_list(std::vector<X>& list) {
+  while (!list.empty()) list.pop_back();
+}
 
 // ---- vision_utils.py ---------------------------------------------------------------------------------------------------------
 
@@ -83,10 +89,11 @@ struct GridFeatures {
   std::vector<X> deepstack_features = {};
 };
 
-class GridTower : public Base {
+class GridTower : public Base, public nn::EmbeddedModel {
  public:
   GridTower(std::string type, GridVisionConfig c) : Base(std::move(type)), config(std::move(c)) {}
   const GridVisionConfig config;
+  nn::InputEmbedding* input_embedding() override { return nullptr; }
   GridFeatures operator()(X pixel_values, X grid_thw, const Grid& grid) {
     Entered scope(*this);
     GridFeatures features = forward(pixel_values, grid_thw, grid);

@@ -18,9 +18,13 @@ class MropeRotaryEmbedding final : public Module<MropeRotaryEmbedding> {
         section_ = given->integers("mrope_section");
     I sum = 0;
     for (I s : section_) sum = checked_add(sum, s);
-    if (form_.table != MropeForm::Table::interleaved && sum != count)
-      throw c.file.error("rope_parameters",
-                         "mrope_section adds up to " + std::to_string(sum) + ", a head has " + std::to_string(count) + " frequencies");
+    if (form_.table != MropeForm::Table::interleaved && sum != count) {
+      runtime().diagnostics.add({Diagnostic::Severity::warning, "rope-sections",
+                                 "mrope_section adds up to " + std::to_string(sum) + ", and a head has " + std::to_string(count) +
+                                     " frequencies: transformers cannot run this; one section is taken",
+                                 c.file.pointer() + "/rope_parameters", ""});
+      section_ = {count};
+    }
     new_buffer("inv_freq", {count}, DType::float32);
     new_buffer("original_inv_freq", {count}, DType::float32);
   }
@@ -40,15 +44,16 @@ class MropeRotaryEmbedding final : public Module<MropeRotaryEmbedding> {
   X recomposition_frequencies(X freq) {
     if (form_.table == MropeForm::Table::interleaved) {
       X freqs_thw = freq.select(0, 0);
-      return cat({freqs_thw, freqs_thw}, -1);
+      X both = cat({freqs_thw, freqs_thw}, -1);
+      return leave(std::move(both), freq, freqs_thw);
     }
     {
       std::vector<X> parts = freq.split(Dims(section_), -1), chosen;
       for (std::size_t i = 0; i < parts.size(); ++i) chosen.push_back(parts[i].select(0, I(i % 3)));
       freq = cat(chosen, -1);
     }
-    if (form_.table == MropeForm::Table::repeated) return aten("repeat_interleave", {Tensor(freq), I{2}, I{-1}});
-    return cat({freq, freq}, -1);
+    X both = form_.table == MropeForm::Table::repeated ? aten("repeat_interleave", {Tensor(freq), I{2}, I{-1}}) : cat({freq, freq}, -1);
+    return leave(std::move(both), freq);
   }
   MropeForm form_;
   std::string rope_;
@@ -65,6 +70,7 @@ class MropeModel final : public MropeTextModel {
     rotary_emb = &child<MropeRotaryEmbedding>("rotary_emb", form->prefix + "RotaryEmbedding", *c_, mrope);
   }
   X embed(const X& input_ids) override { return (*embed_tokens)(input_ids); }
+  nn::InputEmbedding* input_embedding() override { return embed_tokens; }
   void set_deepstack(Deepstack deepstack) override { deepstack_ = std::move(deepstack); }
 
  protected:

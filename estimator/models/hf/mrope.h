@@ -2,6 +2,7 @@
 // models/qwen2_vl, qwen2_5_vl, qwen3_vl, glm4v).
 #pragma once
 #include "models/hf/decoder.h"
+#include "nn/embedded_model.h"
 
 namespace memest::hf {
 
@@ -13,11 +14,25 @@ struct MropeForm {
   bool layer_outputs = false;   ///< what the last layer gave has a name of its own
 };
 
+/// q_proj, k_proj and v_proj one after another, and then their views.
+class ViewsLastAttention : public DecoderAttention {
+ public:
+  using DecoderAttention::DecoderAttention;
+
+ protected:
+  void project(Frame& f) override {
+    f.query = (*q_proj_)(f.hidden_states);
+    f.key = (*k_proj_)(f.hidden_states);
+    f.value = (*v_proj_)(f.hidden_states);
+    for (X* states : {&f.query, &f.key, &f.value}) *states = states->view(f.hidden_shape).transpose(1, 2);
+  }
+};
+
 /// The parts of such a text model: `form` holds its layers and names, and gets its body.
 DecoderForm mrope_decoder(DecoderForm form, MropeForm mrope);
 
 /// What the model under the heads hands to the text model beside embeddings and positions (DeepStack of Qwen3-VL).
-class MropeTextModel : public DecoderBody {
+class MropeTextModel : public DecoderBody, public nn::EmbeddedModel {
  public:
   using DecoderBody::DecoderBody;
   struct Deepstack {

@@ -63,6 +63,8 @@ class Qwen2_5_VisionTransformer final : public GridTower {
     if (window_ < 1) throw c.file.error("window_size", "a window is smaller than a token of " + std::to_string(c.merge) + " patches");
   }
 
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "patch_embed"); }
+
  protected:
   GridFeatures forward(X hidden_states, X grid_thw, const Grid& grid) override {
     X position_ids = vision_position_ids(grid);
@@ -91,7 +93,7 @@ class Qwen2_5_VisionTransformer final : public GridTower {
 
  private:
   /// x[index] with so many rows; the index is on the host, and goes to the device for the call.
-  static X rows_of(const X& x, I rows) { return aten("index", {Tensor(x), make_list({Tensor(empty({rows}, DType::int64))})}); }
+  static X rows_of(const X& x, I rows) { return aten("index", {Tensor(x), make_list({host_tensor({rows}, DType::int64)})}); }
   X permute_input_for_window_attn(X input_tensor) const {
     const I seq_len = input_tensor.size(0), unit = config.merge * config.merge;
     input_tensor = input_tensor.reshape({seq_len / unit, unit, -1});

@@ -19,7 +19,7 @@ NetworkPtr make_qwen2_vl_text(const Config& config, const Options& options, cons
     LayerForm form;
     form.type = prefix + "DecoderLayer";
     form.norm_type = prefix + "RMSNorm";
-    return make_layer(c, form, make_attention(c, i, prefix + "Attention", {true, true, true, false}),
+    return make_layer(c, form, std::make_shared<ViewsLastAttention>(c, i, prefix + "Attention", Biases{true, true, true, false}),
                       make_gated_mlp("Qwen2MLP", c.hidden, c.intermediate, false, c.act));
   };
   return make_decoder(text, options, mrope_decoder(std::move(f), {MropeForm::Table::doubled, {16, 24, 24}, false}));
@@ -59,6 +59,8 @@ class Qwen2VisionTransformer final : public GridTower {
                                                      make_plain_mlp("VisionMlp", "fc1", "fc2", c.hidden, mlp_hidden_dim, true, c.act));
                 }),
         merger(child<PatchMerger>("merger", c.file.size("hidden_size"), c)) {}
+
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "patch_embed"); }
 
  protected:
   GridFeatures forward(X hidden_states, X grid_thw, const Grid& grid) override {

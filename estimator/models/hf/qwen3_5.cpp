@@ -113,22 +113,24 @@ DecoderForm qwen3_5_form(const Config& text) {
   return f;
 }
 
-NetworkPtr make_qwen3_5_text(const Config& config, const Options& o) {
+namespace {
+
+NetworkPtr qwen3_5_text(const Config& config, const Options& o) {
   note_torch_recurrence("causal-conv1d and flash-linear-attention");
   const Config text = qwen3_5_text_config(config.has("text_config") ? config.section("text_config") : config);
   return make_decoder(text, o, qwen3_5_form(text));
 }
-namespace {
-
 const Family qwen3_5_text_family{{"qwen3_5_text"},
-                                 {{Task::causal_lm, "Qwen3_5ForCausalLM", make_qwen3_5_text},
-                                  {Task::seq_cls, "Qwen3_5TextForSequenceClassification", make_qwen3_5_text},
-                                  {Task::token_cls, "Qwen3_5ForTokenClassification", make_qwen3_5_text},
-                                  {Task::base, "Qwen3_5TextModel", make_qwen3_5_text}}};
+                                 {{Task::causal_lm, "Qwen3_5ForCausalLM", qwen3_5_text},
+                                  {Task::seq_cls, "Qwen3_5TextForSequenceClassification", qwen3_5_text},
+                                  {Task::token_cls, "Qwen3_5ForTokenClassification", qwen3_5_text},
+                                  {Task::base, "Qwen3_5TextModel", qwen3_5_text}}};
 const Family qwen3_5_moe_text_family{
-    {"qwen3_5_moe_text"},
-    {{Task::causal_lm, "Qwen3_5MoeForCausalLM", make_qwen3_5_text}, {Task::base, "Qwen3_5MoeTextModel", make_qwen3_5_text}}};
-const Family qwen3_5_moe_family{{"qwen3_5_moe"}, {{Task::causal_lm, "Qwen3_5MoeForCausalLM", make_qwen3_5_text}}};
+    {"qwen3_5_moe_text"}, {{Task::causal_lm, "Qwen3_5MoeForCausalLM", qwen3_5_text}, {Task::base, "Qwen3_5MoeTextModel", qwen3_5_text}}};
+const Family qwen3_5_moe_family{{"qwen3_5_moe"}, {{Task::causal_lm, "Qwen3_5MoeForCausalLM", qwen3_5_text}}};
 
 }  // namespace
+
+NetworkPtr make_qwen3_5_text(const Config& config, const Options& o) { return qwen3_5_text(config, o); }
+
 }  // namespace memest::hf
