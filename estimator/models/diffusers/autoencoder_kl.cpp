@@ -28,6 +28,7 @@ struct CoderForm {
       for (auto& found : types)
         if (found != type) throw c.error(key, "memest builds no block '" + found.substr(0, 60) + "'", std::string("it builds ") + type);
     }
+    if (widths.size() > 20) throw c.error("block_out_channels", "expected at most 20 entries, found " + std::to_string(widths.size()));
     for (I w : widths)
       if (w < 1) throw c.error("block_out_channels", "expected positive integers, found " + std::to_string(w));
     if (layers > 10'000) throw c.error("layers_per_block", "expected at most 10000, found " + std::to_string(layers));
@@ -179,7 +180,10 @@ class AutoencoderKL final : public Network {
   }
   std::vector<std::pair<std::string, I>> default_sizes() const override {
     const ConfigValue* size = c_.find("sample_size");
-    return image_sizes(size && size->list() ? c_.integers("sample_size").at(0) : c_.size("sample_size"));
+    if (!size || !size->list()) return image_sizes(c_.size("sample_size"));
+    const std::vector<I> sides = c_.integers("sample_size");
+    if (sides.size() != 2 || sides[0] < 1 || sides[1] < 1) throw c_.error("sample_size", "expected one or two positive integers");
+    return {{"height", sides[0]}, {"width", sides[1]}};
   }
   std::string latents() const override { return ""; }
 

@@ -12,8 +12,9 @@ std::vector<I> per_level(const Config& c, const std::string& key, std::size_t le
   if (list.size() != levels)
     throw c.error(
         key, "expected " + std::to_string(levels) + " entries, one for each of down_block_types, found " + std::to_string(list.size()));
+  if (list.empty()) throw c.error("down_block_types", "expected at least one block");
   for (I n : list)
-    if (n < 1) throw c.error(key, "expected positive integers, found " + std::to_string(n));
+    if (n < 1 || n > (I(1) << 30)) throw c.error(key, "expected positive integers up to 2^30, found " + std::to_string(n));
   return list;
 }
 
@@ -22,6 +23,7 @@ std::vector<std::vector<I>> transformer_layers(const Config& c, const std::strin
   const ConfigValue* value = c.find(key);
   std::vector<std::vector<I>> all;
   if (!value || !value->list()) {
+    if (c.size(key) > 10'000) throw c.error(key, "expected at most 10000, found " + std::to_string(c.size(key)));
     for (I n : layers) all.emplace_back(std::size_t(n), c.size(key));
     return all;
   }
@@ -32,6 +34,8 @@ std::vector<std::vector<I>> transformer_layers(const Config& c, const std::strin
     const bool nested = (*value->list())[i].list() != nullptr;
     all.push_back(nested ? level.integers("entry") : std::vector<I>(std::size_t(layers[i]), level.size("entry")));
     if (I(all.back().size()) < layers[i]) throw c.error(key, "expected an entry for each of the level's layers");
+    for (I n : all.back())
+      if (n < 1 || n > 10'000) throw c.error(key, "expected 1 to 10000, found " + std::to_string(n));
   }
   return all;
 }

@@ -12,9 +12,8 @@
 using namespace memest;
 namespace fs = std::filesystem;
 
-TEST_CASE("a config.json counts what transformers counts") {
-  const std::string name = GENERATE("hf_counts.txt", "published_counts.txt");
-  std::ifstream file(fs::path(MEMEST_SOURCE_DIR) / "tests/unit/spec" / name);
+static void check_counts(const char* list) {
+  std::ifstream file(fs::path(MEMEST_SOURCE_DIR) / "tests/unit/spec" / list);
   REQUIRE(file);
   for (std::string line; std::getline(file, line);) {
     if (line.empty() || line[0] == '#') continue;
@@ -35,9 +34,12 @@ TEST_CASE("a config.json counts what transformers counts") {
     std::int64_t counted = 0, counted_bytes = 0;
     for (auto& p : model->root->parameters()) counted += p.numel();
     const auto named = model->root->named_buffers();
-    for (auto& [path_of, b] : named) counted_bytes += b.numel() * item_size(b.dtype());
+    for (auto& [name, b] : named) counted_bytes += b.numel() * item_size(b.dtype());
     CHECK(counted == parameters);
     CHECK(std::int64_t(named.size()) == buffers);
     CHECK(counted_bytes == bytes);
   }
 }
+
+TEST_CASE("a config.json counts what transformers counts") { check_counts("hf_counts.txt"); }
+TEST_CASE("a config.json counts what is published") { check_counts("published_counts.txt"); }
