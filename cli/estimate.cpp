@@ -229,9 +229,10 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
       ->group(model)
       ->allow_extra_args(false);
   sub->add_option("--method", o.method, "Of a TorchScript file: the method to run, forward by default")->group(model);
-  sub->add_option("--task", o.task,
-                  "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
-                  "seq2seq, image-cls, audio-cls, text-encoding, base; the class that the file names by default")
+  sub->add_option(
+         "--task", o.task,
+         "Of a Hugging Face config: causal-lm, masked-lm, seq-cls, token-cls, question-answering, multiple-choice, pretraining, "
+         "seq2seq, image-cls, semantic-seg, masked-image, audio-cls, ctc, text-encoding, base; the class that the file names by default")
       ->group(model);
   sub->add_option("--attn", o.attention,
                   "sdpa; math: scaled_dot_product_attention with its math kernel alone; of a Hugging Face config also eager, and flash: "

@@ -33,7 +33,7 @@ SETS = {
     },
     "encoders": {
         "file": "vgpu.jsonl",
-        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(luke|xlnet|big_bird|tapas|got_ocr2)-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
+        "ids": r"^hf:((megatron-bert|mpnet|deberta-v2|mobilebert|rembert|nomic_bert|roformer|xlm|flaubert)-2layers \S+ precision=amp-bf16|(luke|xlnet|big_bird|tapas|got_ocr2|longformer)-2layers|(layoutlm|ultrabert)-2layers \S+ precision=fp32"
                r"|(gte|eurobert|bert-generation|modernvbert)-2layers \S+ precision=bf16|(esmc|jina_embeddings_v3|modernbert|modernbert-decoder)-2layers \S+ precision=fp16)",
         "condition": lambda case: True,
     },
@@ -56,7 +56,7 @@ SETS = {
     "decoders": {
         "file": "vgpu.jsonl",
         "ids": r"^hf:((gptj|opt)-2layers task=causal-lm precision=bf16|(codegen-ipex|falcon-2layers|bloom-2layers|mpt-2layers|xglm-2layers|gpt_neox_japanese-2layers)"
-               r" task=causal-lm precision=amp-bf16|(biogpt|gpt_bigcode)-2layers task=causal-lm precision=fp16)",
+               r" task=causal-lm precision=amp-bf16|(cpmant|doge)-2layers|(biogpt|gpt_bigcode)-2layers task=causal-lm precision=fp16)",
         "condition": lambda case: True,
     },
     "t5-and-whisper": {

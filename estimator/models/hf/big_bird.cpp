@@ -4,6 +4,7 @@
 #include "models/hf/cache.h"
 #include "models/hf/encoder.h"
 #include "models/hf/masks.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 namespace {
@@ -163,6 +164,7 @@ class BigBirdModel final : public EncoderBody {
     CachePtr cache;
     if (c_.is_decoder && use_cache && o.use_cache && !(o.checkpoint && training && runtime().grad_mode))
       cache = std::make_shared<Cache>(std::vector<I>(std::size_t(c_.layers), 0));
+    warn_if_padding(c_.file, input_ids);
     X attention_mask = ones({batch_size, seq_length}, DType::float32);
     X embedding_output = embeddings(input_ids);
     {

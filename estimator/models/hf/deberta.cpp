@@ -1,6 +1,7 @@
 #include "models/hf/deberta.h"
 
 #include "models/hf/loss.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 
@@ -30,7 +31,103 @@ X deberta_mask(const X& attention_mask) {
   return extended_attention_mask.mul(extended_attention_mask.squeeze(-2).unsqueeze(-1));
 }
 
+class DebertaLayer::Attention final : public Base {
+ public:
+  Attention(const std::string& prefix, std::shared_ptr<DebertaSelfAttention> self, JointPtr output)
+      : Base(prefix + "Attention"),
+        self_(register_module("self", std::move(self))),
+        output_(register_module("output", std::move(output))) {}
+  X operator()(const X& hidden_states, const DebertaContext& context) {
+    Entered scope(*this);
+    X self_output = (*self_)(hidden_states, context);
+    X attention_output = (*output_)(self_output, hidden_states);
+    return attention_output;
+  }
+
+ private:
+  std::shared_ptr<DebertaSelfAttention> self_;
+  JointPtr output_;
+};
+
+DebertaLayer::DebertaLayer(const EncoderConfig& c, const std::string& prefix, std::shared_ptr<DebertaSelfAttention> self,
+                           JointPtr self_output, JointPtr output)
+    : DecoderLayer(prefix + "Layer", c.options),
+      attention_(register_module("attention", std::make_shared<Attention>(prefix, std::move(self), std::move(self_output)))),
+      intermediate_(register_module("intermediate", make_intermediate(prefix + "Intermediate", c))),
+      output_(register_module("output", std::move(output))) {}
+
+X DebertaLayer::forward(X hidden_states, const LayerCall& call) {
+  X attention_output = (*attention_)(hidden_states, {call.mask, call.position_ids, call.position_embeddings.first});
+  X intermediate_output = (*intermediate_)(attention_output);
+  X layer_output = (*output_)(intermediate_output, attention_output);
+  return leave(layer_output, attention_output, intermediate_output);
+}
+
 namespace {
+
+class DebertaEmbeddings final : public Base {
+ public:
+  DebertaEmbeddings(const std::string& prefix, const EncoderConfig& c, UnaryPtr layer_norm)
+      : Base(prefix + "Embeddings"), word_embeddings(child<Embedding>("word_embeddings", c.vocab, c.embedding, c.pad_token.value_or(0))) {
+    if (c.file.boolean_or("position_biased_input", true))
+      position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding);
+    if (c.types > 0) token_type_embeddings = &child<Embedding>("token_type_embeddings", c.types, c.embedding);
+    if (c.embedding != c.hidden) embed_proj = &child<Linear>("embed_proj", c.embedding, c.hidden, false);
+    norm_ = register_module("LayerNorm", std::move(layer_norm));
+    dropout = &child<Dropout>("dropout", c.hidden_dropout);
+    new_buffer("position_ids", {1, c.positions}, DType::int64);
+  }
+  X operator()(const X& input_ids, const X& token_type_ids, X mask) {
+    Entered scope(*this);
+    X position_ids = X(buffer(0)).whole_slices(1).slice(1, 0, input_ids.size(1));
+    X inputs_embeds = word_embeddings(input_ids);
+    X positions = position_embeddings ? (*position_embeddings)(position_ids) : X(aten("zeros_like", {Tensor(inputs_embeds)}));
+    X embeddings = inputs_embeds, types;
+    if (position_embeddings) embeddings = embeddings.add(positions);
+    if (token_type_embeddings) {
+      types = (*token_type_embeddings)(token_type_ids);
+      embeddings = embeddings.add(types);
+    }
+    if (embed_proj) embeddings = (*embed_proj)(embeddings);
+    embeddings = (*norm_)(embeddings);
+    mask = mask.unsqueeze(2);
+    mask = mask.to(embeddings.dtype());
+    embeddings = embeddings.mul(mask);
+    embeddings = (*dropout)(embeddings);
+    return leave(embeddings, mask, inputs_embeds, positions, types);
+  }
+
+ private:
+  Embedding &word_embeddings, *position_embeddings = nullptr, *token_type_embeddings = nullptr;
+  Linear* embed_proj = nullptr;
+  UnaryPtr norm_;
+  Dropout* dropout;
+};
+
+class DebertaModel final : public EncoderBody {
+ public:
+  DebertaModel(const std::string& prefix, const EncoderConfig& c, UnaryPtr embeddings_norm, std::shared_ptr<DebertaEncoder> encoder)
+      : EncoderBody(prefix + "Model"),
+        file_(c.file),
+        embeddings(child<DebertaEmbeddings>("embeddings", prefix, c, std::move(embeddings_norm))),
+        encoder_(register_module("encoder", std::move(encoder))) {}
+
+ protected:
+  EncoderOutput forward(X input_ids, bool) override {
+    warn_if_padding(file_, input_ids);
+    X attention_mask = ones(input_ids.sizes(), DType::float32);
+    X token_type_ids = zeros(input_ids.sizes(), DType::int64);
+    X embedding_output = embeddings(input_ids, token_type_ids, attention_mask);
+    std::vector<X> encoded_layers = (*encoder_)(embedding_output, attention_mask);
+    X sequence_output = encoded_layers.back();
+    return {sequence_output, {}};
+  }
+
+ private:
+  Config file_;
+  DebertaEmbeddings& embeddings;
+  std::shared_ptr<DebertaEncoder> encoder_;
+};
 
 class ContextPooler final : public Unary {
  public:
@@ -99,6 +196,11 @@ X labeled_loss(X labels, X logits, I labels_count) {
 }
 
 }  // namespace
+
+std::shared_ptr<EncoderBody> make_deberta_model(const std::string& prefix, const EncoderConfig& c, UnaryPtr embeddings_norm,
+                                                std::shared_ptr<DebertaEncoder> encoder) {
+  return std::make_shared<DebertaModel>(prefix, c, std::move(embeddings_norm), std::move(encoder));
+}
 
 EncoderForm deberta_form(const std::string& prefix) {
   EncoderForm f;

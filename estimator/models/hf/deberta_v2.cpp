@@ -58,10 +58,10 @@ struct V2Config {
   DebertaTypes attention;
 };
 
-class DisentangledSelfAttention final : public Base {
+class DisentangledSelfAttention final : public DebertaSelfAttention {
  public:
   explicit DisentangledSelfAttention(const V2Config& v)
-      : Base("DisentangledSelfAttention"),
+      : DebertaSelfAttention("DisentangledSelfAttention"),
         heads_(v.c.heads),
         span_(v.span),
         relative_(v.relative),
@@ -77,8 +77,9 @@ class DisentangledSelfAttention final : public Base {
     }
     dropout = &child<Dropout>("dropout", v.c.attention_dropout);
   }
-  X operator()(const X& hidden_states, X attention_mask, const X& relative_pos, X rel_embeddings) {
+  X operator()(const X& hidden_states, const DebertaContext& context) override {
     Entered scope(*this);
+    X attention_mask = context.attention_mask, rel_embeddings = context.rel_embeddings;
     X query_layer = transpose_for_scores(query_proj(hidden_states));
     X key_layer = transpose_for_scores(key_proj(hidden_states));
     X value_layer = transpose_for_scores(value_proj(hidden_states));
@@ -86,7 +87,7 @@ class DisentangledSelfAttention final : public Base {
     X attention_scores = query_layer.bmm(key_layer.transpose(-1, -2).div(1.0));
     if (relative_) {
       rel_embeddings = (*pos_dropout)(rel_embeddings);
-      rel_att = disentangled_attention_bias(query_layer, key_layer, relative_pos, rel_embeddings);
+      rel_att = disentangled_attention_bias(query_layer, key_layer, context.relative_pos, rel_embeddings);
       if (rel_att) attention_scores = attention_scores.add(rel_att);
     }
     attention_scores = attention_scores.view({-1, heads_, attention_scores.size(-2), attention_scores.size(-1)});
@@ -147,50 +148,11 @@ class DisentangledSelfAttention final : public Base {
   Dropout *pos_dropout = nullptr, *dropout;
 };
 
-/// What a layer gets beside the hidden states.
-struct Context {
-  X attention_mask, relative_pos, rel_embeddings;
-};
-
-class V2Attention final : public Base {
- public:
-  explicit V2Attention(const V2Config& v)
-      : Base("DebertaV2Attention"),
-        self(child<DisentangledSelfAttention>("self", v)),
-        output_(register_module("output", make_residual_output("DebertaV2SelfOutput", v.c, v.c.hidden))) {}
-  X operator()(const X& hidden_states, const Context& context) {
-    Entered scope(*this);
-    X self_output = self(hidden_states, context.attention_mask, context.relative_pos, context.rel_embeddings);
-    X attention_output = (*output_)(self_output, hidden_states);
-    return attention_output;
-  }
-
- private:
-  DisentangledSelfAttention& self;
-  JointPtr output_;
-};
-
-class V2Layer final : public DecoderLayer {
- public:
-  explicit V2Layer(const V2Config& v)
-      : DecoderLayer("DebertaV2Layer", v.c.options),
-        attention(child<V2Attention>("attention", v)),
-        intermediate_(register_module("intermediate", make_intermediate("DebertaV2Intermediate", v.c))),
-        output_(register_module("output", make_residual_output("DebertaV2Output", v.c, v.c.intermediate))) {}
-
- protected:
-  X forward(X hidden_states, const LayerCall& call) override {
-    X attention_output = attention(hidden_states, {call.mask, call.position_ids, call.position_embeddings.first});
-    X intermediate_output = (*intermediate_)(attention_output);
-    X layer_output = (*output_)(intermediate_output, attention_output);
-    return leave(layer_output, attention_output, intermediate_output);
-  }
-
- private:
-  V2Attention& attention;
-  UnaryPtr intermediate_;
-  JointPtr output_;
-};
+std::shared_ptr<DebertaLayer> make_v2_layer(const V2Config& v) {
+  return std::make_shared<DebertaLayer>(v.c, "DebertaV2", std::make_shared<DisentangledSelfAttention>(v),
+                                        make_residual_output("DebertaV2SelfOutput", v.c, v.c.hidden),
+                                        make_residual_output("DebertaV2Output", v.c, v.c.intermediate));
+}
 
 class ConvLayer final : public Base {
  public:
@@ -223,58 +185,18 @@ class ConvLayer final : public Base {
   Dropout& dropout;
 };
 
-class V2Embeddings final : public Base {
- public:
-  explicit V2Embeddings(const EncoderConfig& c)
-      : Base("DebertaV2Embeddings"), word_embeddings(child<Embedding>("word_embeddings", c.vocab, c.embedding, c.pad_token.value_or(0))) {
-    if (c.file.boolean_or("position_biased_input", true))
-      position_embeddings = &child<Embedding>("position_embeddings", c.positions, c.embedding);
-    if (c.types > 0) token_type_embeddings = &child<Embedding>("token_type_embeddings", c.types, c.embedding);
-    if (c.embedding != c.hidden) embed_proj = &child<Linear>("embed_proj", c.embedding, c.hidden, false);
-    norm = &child<LayerNorm>("LayerNorm", c.hidden);
-    dropout = &child<Dropout>("dropout", c.hidden_dropout);
-    new_buffer("position_ids", {1, c.positions}, DType::int64);
-  }
-  X operator()(const X& input_ids, const X& token_type_ids, X mask) {
-    Entered scope(*this);
-    X position_ids = X(buffer(0)).whole_slices(1).slice(1, 0, input_ids.size(1));
-    X inputs_embeds = word_embeddings(input_ids);
-    X positions = position_embeddings ? (*position_embeddings)(position_ids) : X(aten("zeros_like", {Tensor(inputs_embeds)}));
-    X embeddings = inputs_embeds, types;
-    if (position_embeddings) embeddings = embeddings.add(positions);
-    if (token_type_embeddings) {
-      types = (*token_type_embeddings)(token_type_ids);
-      embeddings = embeddings.add(types);
-    }
-    if (embed_proj) embeddings = (*embed_proj)(embeddings);
-    embeddings = (*norm)(embeddings);
-    mask = mask.unsqueeze(2);
-    mask = mask.to(embeddings.dtype());
-    embeddings = embeddings.mul(mask);
-    embeddings = (*dropout)(embeddings);
-    return leave(embeddings, mask, inputs_embeds, positions, types);
-  }
-
- private:
-  Embedding &word_embeddings, *position_embeddings = nullptr, *token_type_embeddings = nullptr;
-  Linear* embed_proj = nullptr;
-  LayerNorm* norm;
-  Dropout* dropout;
-};
-
-class V2Encoder final : public Base {
+class V2Encoder final : public DebertaEncoder {
  public:
   explicit V2Encoder(const V2Config& v)
-      : Base("DebertaV2Encoder"),
+      : DebertaEncoder("DebertaV2Encoder"),
         buckets_(v.buckets),
         max_relative_(v.max_relative),
-        layers_(*this, "layer", v.c.layers, [&](I) { return std::make_shared<V2Layer>(v); }) {
+        layers_(*this, "layer", v.c.layers, [&](I) { return make_v2_layer(v); }) {
     if (v.relative) rel_embeddings = &child<Embedding>("rel_embeddings", v.span * 2, v.c.hidden);
     if (v.c.file.text_or("norm_rel_ebd", "none").find("layer_norm") != std::string::npos) norm = &child<LayerNorm>("LayerNorm", v.c.hidden);
     if (v.c.file.integer_or("conv_kernel_size", 0) > 0) conv = &child<ConvLayer>("conv", v.c);
   }
-  /// The hidden states after each layer.
-  std::vector<X> operator()(const X& hidden_states, X attention_mask) {
+  std::vector<X> operator()(const X& hidden_states, X attention_mask) override {
     Entered scope(*this);
     X input_mask = attention_mask;
     attention_mask = deberta_mask(attention_mask);
@@ -287,7 +209,7 @@ class V2Encoder final : public Base {
       if (norm) relative_embeddings = (*norm)(relative_embeddings);
     }
     for (I i = 0; i < layers_.size(); ++i) {
-      X output_states = layers_[i](next_kv, {attention_mask, {relative_embeddings, {}}, relative_pos});
+      X output_states = layers_[i](next_kv, {attention_mask, relative_pos, relative_embeddings});
       if (i == 0 && conv) output_states = (*conv)(hidden_states, output_states, input_mask);
       all_hidden_states.push_back(output_states);
       next_kv = output_states;
@@ -297,35 +219,17 @@ class V2Encoder final : public Base {
 
  private:
   I buckets_, max_relative_;
-  Layers<V2Layer> layers_;
+  Layers<DebertaLayer> layers_;
   Embedding* rel_embeddings = nullptr;
   LayerNorm* norm = nullptr;
   ConvLayer* conv = nullptr;
 };
 
-class V2Model final : public EncoderBody {
- public:
-  explicit V2Model(const V2Config& v)
-      : EncoderBody("DebertaV2Model"), embeddings(child<V2Embeddings>("embeddings", v.c)), encoder(child<V2Encoder>("encoder", v)) {}
-
- protected:
-  EncoderOutput forward(X input_ids, bool) override {
-    X attention_mask = ones(input_ids.sizes(), DType::float32);
-    X token_type_ids = zeros(input_ids.sizes(), DType::int64);
-    X embedding_output = embeddings(input_ids, token_type_ids, attention_mask);
-    std::vector<X> encoded_layers = encoder(embedding_output, attention_mask);
-    X sequence_output = encoded_layers.back();
-    return {sequence_output, {}};
-  }
-
- private:
-  V2Embeddings& embeddings;
-  V2Encoder& encoder;
-};
-
 NetworkPtr deberta_v2(const Config& config, const Options& o) {
   EncoderForm f = deberta_form("DebertaV2");
-  f.body = [](const EncoderConfig& c, bool) { return std::make_shared<V2Model>(V2Config(c)); };
+  f.body = [](const EncoderConfig& c, bool) {
+    return make_deberta_model("DebertaV2", c, make_norm(Norm::layer_norm, c.hidden, "LayerNorm"), std::make_shared<V2Encoder>(V2Config(c)));
+  };
   return make_encoder(config, o, std::move(f));
 }
 const Family deberta_v2_family{{"deberta-v2"}, bidirectional_classes("DebertaV2", deberta_v2)};

@@ -506,8 +506,8 @@ class DecoderForTokenClassification final : public Network {
                             c->file.boolean_or("token_classification_bias", true))) {}
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
-    auto [sequence_output, cache] = (*model_)(batch.input);
-    sequence_output = dropout(sequence_output);
+    auto [last_hidden_state, cache] = (*model_)(batch.input);
+    X sequence_output = dropout(last_hidden_state);
     X logits = score(sequence_output);
     X loss;
     if (batch.labels)

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "models/hf/loss.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 
@@ -510,7 +511,10 @@ class EncoderModel final : public EncoderBody {
     if (s_->c.is_decoder && use_cache && o.use_cache && !(o.checkpoint && training && runtime().grad_mode))
       cache = std::make_shared<Cache>(std::vector<I>(std::size_t(s_->c.layers), 0));
     X attention_mask, token_type_ids;
-    if (s_->form.ones_mask) attention_mask = ones({input_ids.size(0), input_ids.size(1)}, DType::float32);
+    if (s_->form.ones_mask) {
+      warn_if_padding(s_->c.file, input_ids);
+      attention_mask = ones({input_ids.size(0), input_ids.size(1)}, DType::float32);
+    }
     if (typed_embeddings_) token_type_ids = zeros({input_ids.size(0), input_ids.size(1)}, DType::int64);
     X embedding_output = typed_embeddings_ ? (*typed_embeddings_)(input_ids, token_type_ids) : (*embeddings_)(input_ids);
     if (project_) embedding_output = (*project_)(embedding_output);

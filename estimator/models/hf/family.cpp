@@ -19,7 +19,10 @@ constexpr std::pair<Task, const char*> kTasks[] = {{Task::causal_lm, "causal-lm"
                                                    {Task::pretraining, "pretraining"},
                                                    {Task::seq2seq, "seq2seq"},
                                                    {Task::image_cls, "image-cls"},
+                                                   {Task::semantic_seg, "semantic-seg"},
+                                                   {Task::masked_image, "masked-image"},
                                                    {Task::audio_cls, "audio-cls"},
+                                                   {Task::ctc, "ctc"},
                                                    {Task::text_encoding, "text-encoding"},
                                                    {Task::base, "base"}};
 
@@ -63,6 +66,9 @@ std::optional<Task> task_of_class(const std::string& name) {
                                                               {"ForMultipleChoice", Task::multiple_choice},
                                                               {"ForConditionalGeneration", Task::seq2seq},
                                                               {"ForImageClassification", Task::image_cls},
+                                                              {"ForSemanticSegmentation", Task::semantic_seg},
+                                                              {"ForMaskedImageModeling", Task::masked_image},
+                                                              {"ForCTC", Task::ctc},
                                                               {"ForAudioClassification", Task::audio_cls},
                                                               {"EncoderModel", Task::text_encoding},
                                                               {"Model", Task::base}};

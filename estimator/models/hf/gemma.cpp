@@ -77,6 +77,12 @@ class Gemma2Attention final : public DecoderAttention {
  private:
   std::optional<double> softcap_;
 };
+/// _supports_sdpa = False: from_config takes eager attention.
+Options without_sdpa(Options o) {
+  if (o.attention == Attention::sdpa) o.attention = Attention::eager;
+  return o;
+}
+
 NetworkPtr gemma2(const Config& given, const Options& o) {
   Config config = given;
   default_layer_types(config, [](I i) { return (i + 1) % 2 ? "sliding_attention" : "full_attention"; });
@@ -89,7 +95,7 @@ NetworkPtr gemma2(const Config& given, const Options& o) {
   f.masks = DecoderForm::Masks::by_layer_type;
   f.both_masks = true;
   f.logits = softcapped;
-  return make_decoder(config, o, std::move(f));
+  return make_decoder(config, without_sdpa(o), std::move(f));
 }
 
 /// gemma2 without the norms after its parts.
@@ -109,7 +115,7 @@ NetworkPtr vaultgemma(const Config& given, const Options& o) {
   f.masks = DecoderForm::Masks::by_layer_type;
   f.both_masks = true;
   f.logits = softcapped;
-  return make_decoder(config, o, std::move(f));
+  return make_decoder(config, without_sdpa(o), std::move(f));
 }
 const Family vaultgemma_family{{"vaultgemma"},
                                {{Task::causal_lm, "VaultGemmaForCausalLM", vaultgemma}, {Task::base, "VaultGemmaModel", vaultgemma}}};

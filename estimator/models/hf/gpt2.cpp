@@ -1,6 +1,7 @@
 // models/gpt2/modeling_gpt2.py, without cross-attention's inputs.
 #include "models/hf/decoder.h"
 #include "models/hf/loss.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 namespace {
@@ -147,6 +148,7 @@ class GPT2Model final : public DecoderBody {
 
  protected:
   std::pair<X, CachePtr> forward(X input_ids) override {
+    if (c_->options.packed) warn_if_padding(c_->file, input_ids);  // generate() gives a mask
     CachePtr cache = new_cache(*c_, training);
     X inputs_embeds = (*wte)(input_ids);
     X position_ids = default_position_ids(inputs_embeds);

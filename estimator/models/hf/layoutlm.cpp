@@ -1,5 +1,6 @@
 // models/layoutlm/modeling_layoutlm.py, without boxes given: all are zero.
 #include "models/hf/encoder.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 namespace {
@@ -148,6 +149,7 @@ class LayoutLMModel final : public EncoderBody {
  public:
   explicit LayoutLMModel(const EncoderConfig& c)
       : EncoderBody("LayoutLMModel"),
+        file_(c.file),
         embeddings(child<LayoutLMEmbeddings>("embeddings", c)),
         encoder(child<LayoutLMEncoder>("encoder", c)),
         pooler_(register_module("pooler", make_pooler("LayoutLMPooler", c.hidden, c.hidden, "tanh"))) {}
@@ -155,6 +157,7 @@ class LayoutLMModel final : public EncoderBody {
  protected:
   EncoderOutput forward(X input_ids, bool) override {
     const Dims input_shape = input_ids.sizes();
+    warn_if_padding(file_, input_ids);
     X attention_mask = ones(input_shape, DType::float32);
     X token_type_ids = zeros(input_shape, DType::int64);
     X bbox = zeros(input_shape + Dims{4}, DType::int64);
@@ -168,6 +171,7 @@ class LayoutLMModel final : public EncoderBody {
   }
 
  private:
+  Config file_;
   LayoutLMEmbeddings& embeddings;
   LayoutLMEncoder& encoder;
   UnaryPtr pooler_;

@@ -3,6 +3,7 @@
 
 #include "models/hf/encoder.h"
 #include "models/hf/masks.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 namespace {
@@ -104,6 +105,7 @@ class LukeModel final : public EncoderBody {
  public:
   LukeModel(const EncoderConfig& c, bool pools)
       : EncoderBody("LukeModel"),
+        file_(c.file),
         options_(c.options),
         embeddings(child<LukeEmbeddings>("embeddings", c)),
         entity_embeddings(child<LukeEntityEmbeddings>("entity_embeddings", c)),
@@ -114,6 +116,7 @@ class LukeModel final : public EncoderBody {
  protected:
   EncoderOutput forward(X input_ids, bool) override {
     const Dims input_shape = input_ids.sizes();
+    warn_if_padding(file_, input_ids);
     X attention_mask = ones(input_shape, DType::float32);
     X token_type_ids = zeros(input_shape, DType::int64);
     X word_embedding_output = embeddings(input_ids, token_type_ids);
@@ -128,6 +131,7 @@ class LukeModel final : public EncoderBody {
   }
 
  private:
+  Config file_;
   const Options options_;
   LukeEmbeddings& embeddings;
   LukeEntityEmbeddings& entity_embeddings;

@@ -1,5 +1,7 @@
 #include "models/hf/mla.h"
 
+#include "models/hf/rotate.h"
+
 namespace memest::hf {
 
 Config with_mla_head_dim(Config config) {
@@ -97,11 +99,8 @@ class LatentAttention final : public Mixer {
     if (call.cache) std::tie(kv_nope, k_rot) = call.cache->update(kv_nope, k_rot, layer_);
     X query_states = cat({q_pass, q_rot}, -1);
     if (form_.query_scale) {
-      X floored = aten("floor", {Tensor(call.position_ids.div(1.0))});
-      X scaling = aten("log", {Tensor(std::move(floored).add(1.0))}).mul(1.0).add(1.0);
-      scaling = scaling.unsqueeze(1).unsqueeze(3);
-      X cast = scaling.to(query_states.dtype());
-      query_states = query_states.mul(std::move(cast));
+      X scaling = get_llama_4_attn_scale(call.position_ids).to(query_states.dtype());
+      query_states = query_states.mul(std::move(scaling));
     }
     auto [key_states, value_states] = expand_kv(kv_nope, k_rot);
     auto [attn_output, attn_weights] =

@@ -7,7 +7,7 @@ class PythonNorm final : public Unary {
  public:
   PythonNorm(Norm kind, I width, std::string type) : Unary(std::move(type)), kind_(kind), width_(width) {
     if (kind != Norm::weightless && kind != Norm::layer_norm_plain) new_parameter("weight", {width});
-    if (kind == Norm::layer_norm) new_parameter("bias", {width});
+    if (kind == Norm::layer_norm || kind == Norm::layer_norm_1p) new_parameter("bias", {width});
   }
 
  protected:
@@ -67,6 +67,18 @@ class PythonNorm final : public Unary {
       }
       case Norm::layer_norm: return ops::layer_norm(hidden_states, Dims{width_}, parameter(0), parameter(1), 1e-5, true);
       case Norm::layer_norm_no_bias: return ops::layer_norm(hidden_states, Dims{width_}, parameter(0), Tensor(), 1e-5, true);
+      case Norm::layer_norm_1p: {
+        X input = hidden_states, scale = weight().add(1.0), shift = X(parameter(1));
+        if (const AutocastState autocast = runtime().autocast; autocast.enabled) {  // _cast_if_autocast_enabled
+          input = input.to(autocast.dtype);
+          X cast_scale = scale.to(autocast.dtype);
+          shift = shift.to(autocast.dtype);
+          scale = std::move(cast_scale);
+        }
+        AutocastContext no_autocast(false, runtime().autocast.dtype);
+        X result = ops::layer_norm(input, Dims{width_}, scale, shift, 1e-5, true);
+        return leave(std::move(result), input, scale, shift);
+      }
       case Norm::layer_norm_plain: {
         const DType orig_dtype = hidden_states.dtype();
         X normed = ops::layer_norm(hidden_states.to(DType::float32), Dims{width_}, Tensor(), Tensor(), 1e-5, true);

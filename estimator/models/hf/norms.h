@@ -15,6 +15,7 @@ enum class Norm {
   cohere,      ///< LayerNorm without bias, in fp32
   layer_norm,  ///< nn.LayerNorm
   layer_norm_no_bias,
+  layer_norm_1p,     ///< nn.LayerNorm with weight + 1, in the autocast type (nemotron)
   layer_norm_plain,  ///< nn.LayerNorm without parameters, of olmo: in fp32, cast back
   rms_norm,          ///< nn.RMSNorm
 };

@@ -19,7 +19,10 @@ enum class Task {
   pretraining,
   seq2seq,
   image_cls,
+  semantic_seg,
+  masked_image,
   audio_cls,
+  ctc,
   text_encoding,
   base
 };

@@ -9,10 +9,10 @@ namespace {
 class PartialRotaryAttention final : public DecoderAttention {
  public:
   PartialRotaryAttention(const DecoderConfig& c, I layer, std::string type, Biases biases, const char* output, I rotary_ndims,
-                         bool layer_norm_per_head)
-      : DecoderAttention(c, layer, std::move(type), biases, output), rotary_ndims_(rotary_ndims) {
+                         bool stable_lm)
+      : DecoderAttention(c, layer, std::move(type), biases, output), rotary_ndims_(rotary_ndims), stable_lm_(stable_lm) {
     if (!c.file.boolean_or("qk_layernorm", false)) return;
-    if (!layer_norm_per_head) {
+    if (!stable_lm) {
       q_layernorm_ = register_module("q_layernorm", make_norm(Norm::layer_norm, head_dim_, "LayerNorm"));
       k_layernorm_ = register_module("k_layernorm", make_norm(Norm::layer_norm, head_dim_, "LayerNorm"));
     } else {
@@ -23,7 +23,14 @@ class PartialRotaryAttention final : public DecoderAttention {
 
  protected:
   void project(Frame& f) override {
-    DecoderAttention::project(f);
+    if (stable_lm_) {
+      f.query = (*q_proj_)(f.hidden_states);
+      f.key = (*k_proj_)(f.hidden_states);
+      f.value = (*v_proj_)(f.hidden_states);
+      for (X* x : {&f.query, &f.key, &f.value}) *x = x->view(f.hidden_shape).transpose(1, 2);
+    } else {
+      DecoderAttention::project(f);
+    }
     if (!q_layernorm_) return;
     f.query = (*q_layernorm_)(f.query);
     f.key = (*k_layernorm_)(f.key);
@@ -61,6 +68,7 @@ class PartialRotaryAttention final : public DecoderAttention {
     std::vector<UnaryPtr> norms_;
   };
   I rotary_ndims_;
+  bool stable_lm_;  ///< norms per head; the projections have names of their own
   UnaryPtr q_layernorm_, k_layernorm_;
 };
 

@@ -113,4 +113,10 @@ Pair apply_rotary_nemotron(X q, X k, X cos, X sin) {
   return {q_joined, k_joined};
 }
 
+X get_llama_4_attn_scale(const X& positions_ids) {
+  X floored = aten("floor", {Tensor(positions_ids.div(1.0))});
+  X scaling = aten("log", {Tensor(std::move(floored).add(1.0))}).mul(1.0).add(1.0);
+  return scaling.unsqueeze(1).unsqueeze(3);
+}
+
 }  // namespace memest::hf

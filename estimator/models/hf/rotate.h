@@ -4,11 +4,8 @@
 
 namespace memest::hf {
 
-/// x[..., :count]: the tensor itself where that is all of it (aten/src/ATen/TensorIndexing.h applySlice).
-inline X leading(const X& x, I count) {
-  if (count >= x.size(-1) && !runtime().settings.torch.full_slice_records_node()) return x;
-  return x.slice(-1, std::nullopt, count);
-}
+/// x[..., :count]
+inline X leading(const X& x, I count) { return x.slice(-1, std::nullopt, count); }
 
 /// rotate_half over neighbours: torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2) (glm, cohere).
 X rotate_half_interleaved(X x);
@@ -25,5 +22,7 @@ Pair apply_rotary_phi3(X q, X k, X cos, X sin);
 /// gpt_neox's: the sums have names, which the joined tensors take over.
 Pair apply_rotary_named(X q, X k, X cos, X sin);
 Pair apply_rotary_nemotron(X q, X k, X cos, X sin);
+/// get_llama_4_attn_scale of ministral3 and mistral4: [batch, 1, length, 1], in fp32.
+X get_llama_4_attn_scale(const X& positions_ids);
 
 }  // namespace memest::hf

@@ -3,6 +3,7 @@
 
 #include "models/hf/encoder.h"
 #include "models/hf/masks.h"
+#include "models/hf/padding.h"
 
 namespace memest::hf {
 namespace {
@@ -142,6 +143,7 @@ class TapasModel final : public EncoderBody {
  public:
   TapasModel(const EncoderConfig& c, bool pools)
       : EncoderBody("TapasModel"),
+        file_(c.file),
         options_(c.options),
         types_(I(c.file.integers("type_vocab_sizes").size())),
         embeddings(child<TapasEmbeddings>("embeddings", c)),
@@ -152,6 +154,7 @@ class TapasModel final : public EncoderBody {
  protected:
   EncoderOutput forward(X input_ids, bool) override {
     const Dims input_shape = input_ids.sizes();
+    warn_if_padding(file_, input_ids);
     X attention_mask = ones(input_shape, DType::float32);
     X token_type_ids = zeros(input_shape + Dims{types_}, DType::int64);
     X embedding_output = embeddings(input_ids, token_type_ids);
@@ -163,6 +166,7 @@ class TapasModel final : public EncoderBody {
   }
 
  private:
+  Config file_;
   const Options options_;
   I types_;
   TapasEmbeddings& embeddings;

@@ -442,6 +442,78 @@ class SpeechForSequenceClassification final : public SpeechNetwork {
   Linear *projector, *classifier;
 };
 
+/// ForCTC. The targets' lengths are counted in their values: here no label is padding.
+class SpeechForCTC final : public SpeechNetwork {
+ public:
+  explicit SpeechForCTC(const SpeechConfig& c)
+      : SpeechNetwork(c, "ForCTC"),
+        dropout(child<Dropout>("dropout", c.file.number_or("final_dropout", 0.1))),
+        lm_head(child<Linear>("lm_head", c.width, c.file.size("vocab_size"))) {}
+  std::vector<nn::InputSpec> inputs() const override {
+    auto list = SpeechNetwork::inputs();
+    if (options_.labels) list.back().shape.emplace_back("tgt_seq");
+    return list;
+  }
+  /// Some ten characters a second.
+  std::vector<std::pair<std::string, I>> default_sizes() const override { return {{"samples", 160'000}, {"tgt_seq", 100}}; }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    check_length(batch.input);
+    if (batch.labels) {
+      X most = aten("max", {Tensor(batch.labels)});
+      aten("ge", {Tensor(std::move(most)), c_.file.integer("vocab_size")});
+    }
+    auto [last_hidden_state, extract_features] = model_(batch.input);
+    X hidden_states = last_hidden_state;
+    hidden_states = dropout(hidden_states);
+    X logits = lm_head(hidden_states);
+    X loss, attention_mask, input_lengths;
+    if (batch.labels) {
+      attention_mask = ones(batch.input.sizes(), DType::int64);
+      input_lengths = output_lengths(attention_mask.sum(-1));
+      loss = ctc_loss(logits, batch.labels, input_lengths);
+    }
+    return leave(nn::Outcome{model_output({loss, logits}), loss}, attention_mask, last_hidden_state, extract_features, hidden_states,
+                 input_lengths);
+  }
+
+ private:
+  /// _get_feat_extract_output_lengths.
+  X output_lengths(X lengths) const {
+    for (std::size_t i = 0; i < c_.kernels.size(); ++i) {
+      X steps = aten("div", {Tensor(lengths.sub(Scalar(c_.kernels[i]))), c_.strides[i]}, {{"rounding_mode", std::string("floor")}});
+      lengths = std::move(steps).add(1);
+    }
+    return lengths;
+  }
+  /// ForCTCLoss (loss/loss_ctc.py).
+  X ctc_loss(const X& logits, const X& labels, const X& logit_lengths) const {
+    const I blank = c_.file.integer_or("pad_token_id", 0);
+    X given = aten("ne", {Tensor(labels), I{-100}});
+    X labels_mask = aten("bitwise_and", {Tensor(std::move(given)), Tensor(aten("ne", {Tensor(labels), blank}))});
+    X target_lengths = labels_mask.sum(-1);
+    X flattened_targets;
+    {
+      ops::AssumedSelection all(labels.numel());
+      flattened_targets = aten("masked_select", {Tensor(labels), Tensor(labels_mask)});
+    }
+    X log_probs = aten("log_softmax", {Tensor(logits), I{-1}}, {{"dtype", DType::float32}}).transpose(0, 1);
+    X loss = aten("ctc_loss", {Tensor(log_probs), Tensor(flattened_targets), Tensor(logit_lengths), Tensor(target_lengths), blank,
+                               reduction(), c_.file.boolean_or("ctc_zero_infinity", false)});
+    return leave(loss, labels_mask, target_lengths, flattened_targets, log_probs);
+  }
+  /// The number of at::Reduction.
+  I reduction() const {
+    const std::string name = c_.file.text_or("ctc_loss_reduction", "sum");
+    if (name != "mean" && name != "sum")
+      throw c_.file.error("ctc_loss_reduction", "expected mean or sum, found '" + name.substr(0, 60) + "'");
+    return name == "mean" ? 1 : 2;
+  }
+
+  Dropout& dropout;
+  Linear& lm_head;
+};
+
 class SpeechAlone final : public SpeechNetwork {
  public:
   explicit SpeechAlone(const SpeechConfig& c) : SpeechNetwork(c, "Model") {}
@@ -457,13 +529,16 @@ NetworkPtr speech(const Config& config, const Options& o, const char* prefix) {
   SpeechConfig c(config, o, prefix);
   switch (o.task) {
     case Task::audio_cls: return std::make_shared<SpeechForSequenceClassification>(c);
+    case Task::ctc: return std::make_shared<SpeechForCTC>(c);
     default: return std::make_shared<SpeechAlone>(c);
   }
 }
 NetworkPtr wav2vec2(const Config& config, const Options& o) { return speech(config, o, "Wav2Vec2"); }
 NetworkPtr hubert(const Config& config, const Options& o) { return speech(config, o, "Hubert"); }
 std::vector<TaskClass> speech_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
-  return {{Task::audio_cls, prefix + "ForSequenceClassification", make}, {Task::base, prefix + "Model", make}};
+  return {{Task::audio_cls, prefix + "ForSequenceClassification", make},
+          {Task::ctc, prefix + "ForCTC", make},
+          {Task::base, prefix + "Model", make}};
 }
 const Family wav2vec2_family{{"wav2vec2"}, speech_classes("Wav2Vec2", wav2vec2)};
 const Family hubert_family{{"hubert"}, speech_classes("Hubert", hubert)};
