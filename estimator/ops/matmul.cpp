@@ -326,6 +326,9 @@ Tensor matmul(T a, T b) {
 }
 
 // aten/src/ATen/native/Linear.cpp
+/// _flatten_nd_linear ends in _unsafe_view: what is done to its result in place is no matter of slices (seen in 2.15 only).
+bool flat_linear_is_no_view() { return runtime().settings.torch.at_least(15); }
+
 Tensor linear(T input, T weight, T bias) {
   if (weight.dim() != 2 && weight.dim() != 1) throw Error("linear: the weight must be 1-D or 2-D, found " + describe(weight));
   if (input.dim() == 0 || input.sizes().back() != weight.sizes().back())
@@ -337,7 +340,7 @@ Tensor linear(T input, T weight, T bias) {
     sizes[-1] = weight.sizes()[0];
     Tensor flat = ops::reshape(input, {input.sizes().slice(0, input.dim() - 1).numel(), input.sizes().back()});
     Tensor product = ops::addmm(bias, flat, ops::t(weight), 1, 1);
-    return ops::view(product, sizes);
+    return flat_linear_is_no_view() ? ops::unsafe_view(std::move(product), sizes) : ops::view(product, sizes);
   }
   Tensor output = ops::matmul(input, ops::t(weight));
   if (bias) return ops::add_(output, bias, 1);

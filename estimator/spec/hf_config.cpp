@@ -156,11 +156,11 @@ class HfModel final : public nn::Model {
     hf::Batch b;
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const std::string& role = inputs[i].name;
-      hf::X& argument = role == "decoder_input_ids"                     ? b.decoder_input
-                        : role == "end_positions"                       ? b.end_positions
-                        : role == "next_sentence_label"                 ? b.next_sentence_label
-                        : role == "labels" || role == "start_positions" ? b.labels
-                                                                        : b.input;
+      hf::X& argument = role == "decoder_input_ids"                                                  ? b.decoder_input
+                        : role == "end_positions"                                                    ? b.end_positions
+                        : role == "next_sentence_label"                                              ? b.next_sentence_label
+                        : role == "labels" || role == "start_positions" || role == "bool_masked_pos" ? b.labels
+                                                                                                     : b.input;
       argument = batch[i];
     }
     nn::Outcome outcome = network_->run(std::move(b));

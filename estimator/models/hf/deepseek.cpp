@@ -48,7 +48,7 @@ NetworkPtr deepseek_v3(const Config& config, const Options& o) {
   });
   return make_decoder(with_mla_head_dim(config), o, std::move(f));
 }
-const Family deepseek_v3_family{{"deepseek_v3"}, decoder_classes("DeepseekV3", deepseek_v3)};
+const Family deepseek_v3_family{{"deepseek_v3"}, decoder_classes("DeepseekV3", deepseek_v3, {Task::token_cls})};
 
 NetworkPtr glm4_moe_lite(const Config& config, const Options& o) {
   DecoderForm f = latent_form("Glm4MoeLite", {}, [](const DecoderConfig& c, I i) {
@@ -89,7 +89,7 @@ NetworkPtr axk1(const Config& config, const Options& o) {
   });
   return make_decoder(with_mla_head_dim(config), o, std::move(f));
 }
-const Family axk1_family{{"axk1"}, decoder_classes("AXK1", axk1)};
+const Family axk1_family{{"axk1"}, decoder_classes("AXK1", axk1, {Task::token_cls})};
 
 NetworkPtr mistral4(const Config& config, const Options& o) {
   DecoderForm f = latent_form("Mistral4", {.query_scale = true}, [](const DecoderConfig& c, I i) {
@@ -99,7 +99,7 @@ NetworkPtr mistral4(const Config& config, const Options& o) {
   });
   return make_decoder(with_mla_head_dim(config), o, std::move(f));
 }
-const Family mistral4_family{{"mistral4"}, decoder_classes("Mistral4", mistral4)};
+const Family mistral4_family{{"mistral4"}, decoder_classes("Mistral4", mistral4, {Task::token_cls})};
 
 // ---- deepseek_v2
 /// DeepseekV2TopkRouter: the weights are the scores of the best, of all experts or of the best groups'.

@@ -551,6 +551,13 @@ class EncoderNetwork : public Network {
   EncoderNetwork(SharedPtr s, const std::string& suffix) : Network(s->form.prefix + suffix, s->c.options), s_(s) {}
 
  protected:
+  /// The model, and what `add_head` registers beside it.
+  template <class F>
+  void add_model(bool pools, F add_head) {
+    if (s_->form.heads_first) add_head();
+    add_model(pools);
+    if (!s_->form.heads_first) add_head();
+  }
   void add_model(bool pools) {
     model_ = register_module(s_->form.base_prefix, s_->form.body ? s_->form.body(s_->c, pools) : std::make_shared<EncoderModel>(s_, pools));
   }
@@ -562,9 +569,7 @@ class EncoderNetwork : public Network {
 class EncoderForLM final : public EncoderNetwork {
  public:
   EncoderForLM(SharedPtr s, const std::string& suffix) : EncoderNetwork(s, suffix) {
-    if (!s->form.lm_head_first) add_model(false);
-    head_.add(*this, s->form.lm_head(s->c));
-    if (s->form.lm_head_first) add_model(false);
+    add_model(false, [&] { head_.add(*this, s->form.lm_head(s->c)); });
     if (!s->c.tie) return;
     for (auto& [from, to] : s->form.ties) tie(from, to);
   }
@@ -589,13 +594,14 @@ class EncoderForLM final : public EncoderNetwork {
 class EncoderForSequenceClassification final : public EncoderNetwork {
  public:
   explicit EncoderForSequenceClassification(SharedPtr s) : EncoderNetwork(s, "ForSequenceClassification") {
-    add_model(!s->form.classifier);
-    if (s->form.classifier) {
-      head_.add(*this, s->form.classifier(s->c));
-    } else {
-      dropout_ = &child<Dropout>("dropout", s->c.classifier_dropout);
-      classifier_ = &child<Linear>("classifier", s->c.hidden, num_labels(s->c.file));
-    }
+    add_model(!s->form.classifier, [&] {
+      if (s->form.classifier) {
+        head_.add(*this, s->form.classifier(s->c));
+      } else {
+        dropout_ = &child<Dropout>("dropout", s->c.classifier_dropout);
+        classifier_ = &child<Linear>("classifier", s->c.hidden, num_labels(s->c.file));
+      }
+    });
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
@@ -618,10 +624,11 @@ class EncoderForSequenceClassification final : public EncoderNetwork {
 class EncoderForTokenClassification final : public EncoderNetwork {
  public:
   explicit EncoderForTokenClassification(SharedPtr s) : EncoderNetwork(s, "ForTokenClassification") {
-    add_model(false);
-    head_.add(*this, s->form.token_classifier ? s->form.token_classifier(s->c)
-                                              : EncoderForm::Heads{{"dropout", make_dropout(s->c.classifier_dropout)},
-                                                                   {"classifier", make_linear(s->c.hidden, num_labels(s->c.file))}});
+    add_model(false, [&] {
+      head_.add(*this, s->form.token_classifier ? s->form.token_classifier(s->c)
+                                                : EncoderForm::Heads{{"dropout", make_dropout(s->c.classifier_dropout)},
+                                                                     {"classifier", make_linear(s->c.hidden, num_labels(s->c.file))}});
+    });
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
@@ -639,9 +646,10 @@ class EncoderForTokenClassification final : public EncoderNetwork {
 class EncoderForQuestionAnswering final : public EncoderNetwork {
  public:
   explicit EncoderForQuestionAnswering(SharedPtr s) : EncoderNetwork(s, "ForQuestionAnswering") {
-    add_model(false);
-    qa_outputs = &child<Linear>(s->form.answers_name, s->c.hidden, num_labels(s->c.file));
-    if (s->form.before_answers) before_.add(*this, s->form.before_answers(s->c));
+    add_model(false, [&] {
+      qa_outputs = &child<Linear>(s->form.answers_name, s->c.hidden, num_labels(s->c.file));
+      if (s->form.before_answers) before_.add(*this, s->form.before_answers(s->c));
+    });
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
@@ -659,10 +667,11 @@ class EncoderForQuestionAnswering final : public EncoderNetwork {
 class EncoderForMultipleChoice final : public EncoderNetwork {
  public:
   explicit EncoderForMultipleChoice(SharedPtr s) : EncoderNetwork(s, "ForMultipleChoice") {
-    add_model(!s->form.choice);
-    head_.add(*this, s->form.choice ? s->form.choice(s->c)
-                                    : EncoderForm::Heads{{"dropout", make_dropout(s->c.classifier_dropout)},
-                                                         {"classifier", make_linear(s->c.hidden, 1)}});
+    add_model(!s->form.choice, [&] {
+      head_.add(*this, s->form.choice ? s->form.choice(s->c)
+                                      : EncoderForm::Heads{{"dropout", make_dropout(s->c.classifier_dropout)},
+                                                           {"classifier", make_linear(s->c.hidden, 1)}});
+    });
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);

@@ -121,7 +121,7 @@ struct EncoderForm {
   std::function<Heads(const EncoderConfig& c)> pooler = {};  ///< BertPooler unless given
   /// The modules of the language-model head, in order.
   std::function<Heads(const EncoderConfig& c)> lm_head = {};
-  bool lm_head_first = false;  ///< registered before the model
+  bool heads_first = false;  ///< registered before the model
   /// The tied parameters: from, to; in the class of a head.
   std::vector<std::pair<std::string, std::string>> ties = {};
   /// Sequence classification over the whole sequence_output; without it the pooled output gets dropout and `classifier`.

@@ -158,7 +158,7 @@ NetworkPtr gpt_oss(const Config& given, const Options& given_options) {
   f.aux_loss = load_balancing(kFields);
   return make_decoder(config, o, std::move(f));
 }
-const Family gpt_oss_family{{"gpt_oss"}, decoder_classes("GptOss", gpt_oss)};
+const Family gpt_oss_family{{"gpt_oss"}, decoder_classes("GptOss", gpt_oss, {Task::token_cls})};
 
 }  // namespace
 }  // namespace memest::hf

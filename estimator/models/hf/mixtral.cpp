@@ -27,7 +27,7 @@ NetworkPtr mixtral(const Config& config, const Options& o) {
   f.aux_loss = load_balancing(fields);
   return make_decoder(config, o, std::move(f));
 }
-const Family mixtral_family{{"mixtral"}, decoder_classes("Mixtral", mixtral)};
+const Family mixtral_family{{"mixtral"}, decoder_classes("Mixtral", mixtral, {Task::question_answering, Task::token_cls})};
 
 // ---- qwen2_moe, qwen3_moe
 /// Whether a layer has experts: mlp_only_layers, decoder_sparse_step.
@@ -70,7 +70,7 @@ NetworkPtr qwen2_moe(const Config& given, const Options& o) {
   f.aux_loss = load_balancing();
   return make_decoder(config, o, std::move(f));
 }
-const Family qwen2_moe_family{{"qwen2_moe"}, decoder_classes("Qwen2Moe", qwen2_moe)};
+const Family qwen2_moe_family{{"qwen2_moe"}, decoder_classes("Qwen2Moe", qwen2_moe, {Task::question_answering, Task::token_cls})};
 
 /// q_norm and k_norm over each head.
 MixerPtr qwen3_attention(const DecoderConfig& c, I i, const std::string& type) {
@@ -92,7 +92,7 @@ NetworkPtr qwen3_moe(const Config& given, const Options& o) {
   f.aux_loss = load_balancing();
   return make_decoder(config, o, std::move(f));
 }
-const Family qwen3_moe_family{{"qwen3_moe"}, decoder_classes("Qwen3Moe", qwen3_moe)};
+const Family qwen3_moe_family{{"qwen3_moe"}, decoder_classes("Qwen3Moe", qwen3_moe, {Task::question_answering, Task::token_cls})};
 
 // ---- mellum
 NetworkPtr mellum(const Config& given, const Options& o) {

@@ -207,7 +207,7 @@ NetworkPtr jina(const Config& config, const Options& o) {
   f.lm_head = [](const EncoderConfig& c) {
     return EncoderForm::Heads{{"lm_head", std::make_shared<LMHead>(c, NomicForm{Kind::jina, "JinaEmbeddingsV3"})}};
   };
-  f.lm_head_first = true;
+  f.heads_first = true;
   return make_encoder(config, o, std::move(f));
 }
 

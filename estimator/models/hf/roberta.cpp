@@ -5,9 +5,9 @@ namespace memest::hf {
 namespace {
 
 NetworkPtr like_roberta(const Config& config, const Options& o, const std::string& prefix, const std::string& base,
-                        bool head_first = false) {
+                        bool heads_first = false) {
   EncoderForm f = roberta_form(prefix, base);
-  f.lm_head_first = head_first;
+  f.heads_first = heads_first;
   return make_encoder(config, o, std::move(f));
 }
 NetworkPtr roberta(const Config& config, const Options& o) { return like_roberta(config, o, "Roberta", "roberta"); }

@@ -1,6 +1,7 @@
 // models/swin/modeling_swin.py; models/donut/modeling_donut_swin.py, which has its older form; and models/swinv2, made of that.
 #include "fake/checkpoint.h"
 #include "models/hf/loss.h"
+#include "models/hf/masked_image.h"
 #include "models/hf/vision_parts.h"
 
 namespace memest::hf {
@@ -576,15 +577,17 @@ class SwinEmbeddings final : public Base {
       : Base(c.prefix + "Embeddings"), positions_(c.file.boolean_or("use_absolute_embeddings", false)) {
     patch_embeddings = &child<SwinPatchEmbeddings>("patch_embeddings", c);
     const I patches = (c.image / c.patch) * (c.image / c.patch);
+    new_parameter("mask_token", {1, 1, c.embed_dim}, c.options.task == Task::masked_image);
     new_parameter("position_embeddings", {1, patches + (c.older ? 1 : 0), c.embed_dim}, positions_);
     norm = &child<LayerNorm>("norm", c.embed_dim);
     dropout = &child<Dropout>("dropout", c.dropout);
   }
-  X operator()(const X& pixel_values, I& height, I& width) {
+  X operator()(const X& pixel_values, const X& bool_masked_pos, I& height, I& width) {
     Entered scope(*this);
     X embeddings = (*patch_embeddings)(pixel_values, height, width);
     embeddings = (*norm)(embeddings);
-    if (positions_) embeddings = embeddings.add(X(parameter(0)));
+    if (bool_masked_pos) embeddings = mask_patches(embeddings, X(parameter(0)), bool_masked_pos);
+    if (positions_) embeddings = embeddings.add(X(parameter(1)));
     embeddings = (*dropout)(embeddings);
     return embeddings;
   }
@@ -599,25 +602,58 @@ class SwinEmbeddings final : public Base {
 class SwinModel final : public Base {
  public:
   explicit SwinModel(const SwinConfig& c)
-      : Base(c.prefix + "Model"), embeddings(child<SwinEmbeddings>("embeddings", c)), encoder(child<SwinEncoder>("encoder", c)) {
+      : Base(c.prefix + "Model"),
+        pools_(c.options.task != Task::masked_image),
+        embeddings(child<SwinEmbeddings>("embeddings", c)),
+        encoder(child<SwinEncoder>("encoder", c)) {
     if (c.kind != Kind::donut) layernorm = &child<LayerNorm>("layernorm", c.features());
   }
-  Pair operator()(const X& pixel_values) {
+  Pair operator()(const X& pixel_values, const X& bool_masked_pos = {}) {
     Entered scope(*this);
     I height = 0, width = 0;
-    X embedding_output = embeddings(pixel_values, height, width);
+    X embedding_output = embeddings(pixel_values, bool_masked_pos, height, width);
     X encoder_output = encoder(embedding_output, height, width);
     X sequence_output = encoder_output;
     if (layernorm) sequence_output = (*layernorm)(sequence_output);
-    X pooled_output = aten("adaptive_avg_pool1d", {Tensor(sequence_output.transpose(1, 2)), list_of(Dims{1})});
-    pooled_output = pooled_output.flatten(1);
+    X pooled_output;
+    if (pools_) {
+      pooled_output = aten("adaptive_avg_pool1d", {Tensor(sequence_output.transpose(1, 2)), list_of(Dims{1})});
+      pooled_output = pooled_output.flatten(1);
+    }
     return leave(Pair(sequence_output, pooled_output), embedding_output, encoder_output);
   }
 
  private:
+  bool pools_;
   SwinEmbeddings& embeddings;
   SwinEncoder& encoder;
   LayerNorm* layernorm = nullptr;
+};
+
+const char* base_name(Kind kind) { return kind == Kind::donut ? "donut" : kind == Kind::second ? "swinv2" : "swin"; }
+
+class SwinForMaskedImageModeling final : public ImageNetwork {
+ public:
+  explicit SwinForMaskedImageModeling(const SwinConfig& c)
+      : ImageNetwork(c.prefix + "ForMaskedImageModeling", c.options, c.channels, c.image),
+        patches_((c.image / c.patch) * (c.image / c.patch)),
+        model(child<SwinModel>(base_name(c.kind), c)),
+        decoder(child<PixelDecoder>("decoder", c.file, c.features(), c.channels, c.image, c.patch)) {}
+  std::vector<nn::InputSpec> inputs() const override {
+    auto list = ImageNetwork::inputs();
+    if (options_.labels) list.back() = masked_positions(patches_);
+    return list;
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    const X last_hidden_state = model(batch.input, batch.labels).first;
+    return decoder.reconstruct(batch.input, last_hidden_state.transpose(1, 2), batch.labels);
+  }
+
+ private:
+  I patches_;
+  SwinModel& model;
+  PixelDecoder& decoder;
 };
 
 class SwinNetwork final : public ImageNetwork {
@@ -625,10 +661,7 @@ class SwinNetwork final : public ImageNetwork {
   explicit SwinNetwork(const SwinConfig& c)
       : ImageNetwork(c.prefix + (c.options.task == Task::base ? "Model" : "ForImageClassification"), c.options, c.channels, c.image),
         file_(c.file),
-        model(child<SwinModel>(c.kind == Kind::donut    ? "donut"
-                               : c.kind == Kind::second ? "swinv2"
-                                                        : "swin",
-                               c)) {
+        model(child<SwinModel>(base_name(c.kind), c)) {
     if (c.options.task != Task::base) classifier = &child<Linear>("classifier", c.features(), num_labels(c.file));
   }
   nn::Outcome run(Batch batch) override {
@@ -647,12 +680,21 @@ class SwinNetwork final : public ImageNetwork {
   Linear* classifier = nullptr;
 };
 
-NetworkPtr swin(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, Kind::swin)); }
-NetworkPtr donut_swin(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, Kind::donut)); }
-NetworkPtr swinv2(const Config& config, const Options& o) { return std::make_shared<SwinNetwork>(SwinConfig(config, o, Kind::second)); }
-const Family swin_family{{"swin"}, image_classes("Swin", swin)};
+NetworkPtr make_swin(const SwinConfig& c) {
+  if (c.options.task == Task::masked_image) return std::make_shared<SwinForMaskedImageModeling>(c);
+  return std::make_shared<SwinNetwork>(c);
+}
+NetworkPtr swin(const Config& config, const Options& o) { return make_swin(SwinConfig(config, o, Kind::swin)); }
+NetworkPtr donut_swin(const Config& config, const Options& o) { return make_swin(SwinConfig(config, o, Kind::donut)); }
+NetworkPtr swinv2(const Config& config, const Options& o) { return make_swin(SwinConfig(config, o, Kind::second)); }
+std::vector<TaskClass> swin_classes(const std::string& prefix, NetworkPtr (*make)(const Config& config, const Options& options)) {
+  auto classes = image_classes(prefix, make);
+  classes.push_back({Task::masked_image, prefix + "ForMaskedImageModeling", make});
+  return classes;
+}
+const Family swin_family{{"swin"}, swin_classes("Swin", swin)};
 const Family donut_swin_family{{"donut-swin"}, image_classes("DonutSwin", donut_swin)};
-const Family swinv2_family{{"swinv2"}, image_classes("Swinv2", swinv2)};
+const Family swinv2_family{{"swinv2"}, swin_classes("Swinv2", swinv2)};
 
 }  // namespace
 }  // namespace memest::hf

@@ -1,6 +1,7 @@
 // models/vit/modeling_vit.py, and the copies of it: deit, vit_msn and ijepa.
 #include "models/hf/encoder.h"
 #include "models/hf/loss.h"
+#include "models/hf/masked_image.h"
 #include "models/hf/vision.h"
 
 namespace memest::hf {
@@ -13,30 +14,31 @@ struct VitForm {
   bool averages = false;  ///< no class token: the classifier takes the mean of all patches
 };
 
-class VitEmbeddings final : public Unary {
+class VitEmbeddings final : public Base {
  public:
   VitEmbeddings(const VisionConfig& c, const VitForm& form)
-      : Unary(form.prefix + "Embeddings"), distills_(form.distills), averages_(form.averages) {
+      : Base(form.prefix + "Embeddings"), distills_(form.distills), averages_(form.averages) {
     new_parameter("cls_token", {1, 1, c.hidden}, !averages_);
+    new_parameter("mask_token", {1, 1, c.hidden}, c.options.task == Task::masked_image);
     new_parameter("position_embeddings", {1, c.patches() + (averages_ ? 0 : distills_ ? 2 : 1), c.hidden});
     new_parameter("distillation_token", {1, 1, c.hidden}, distills_);
     patch_embeddings_ = register_module("patch_embeddings", make_patch_embeddings(form.prefix + "PatchEmbeddings", c));
     dropout_ = &child<Dropout>("dropout", c.hidden_dropout);
   }
-
- protected:
-  X forward(X pixel_values) override {
+  X operator()(const X& pixel_values, const X& bool_masked_pos) {
+    Entered scope(*this);
     const I batch_size = pixel_values.size(0);
     X embeddings = (*patch_embeddings_)(pixel_values);
     X cls_tokens, distillation_tokens;
+    if (bool_masked_pos) embeddings = mask_patches(embeddings, X(parameter(1)), bool_masked_pos);
     if (!averages_) cls_tokens = X(parameter(0)).expand({batch_size, -1, -1});
     if (distills_) {
-      distillation_tokens = X(parameter(2)).expand({batch_size, -1, -1});
+      distillation_tokens = X(parameter(3)).expand({batch_size, -1, -1});
       embeddings = cat({cls_tokens, distillation_tokens, embeddings}, 1);
     } else if (!averages_) {
       embeddings = cat({cls_tokens, embeddings}, 1);
     }
-    embeddings = embeddings.add(X(parameter(1)));
+    embeddings = embeddings.add(X(parameter(2)));
     embeddings = (*dropout_)(embeddings);
     return embeddings;
   }
@@ -92,9 +94,9 @@ class VitModel final : public Base {
                                                       c.file.text_or("pooler_act", "tanh")));
   }
   /// last_hidden_state and pooler_output.
-  Pair operator()(X pixel_values) {
+  Pair operator()(X pixel_values, const X& bool_masked_pos = {}) {
     Entered scope(*this);
-    X embedding_output = (*embeddings_)(pixel_values);
+    X embedding_output = (*embeddings_)(pixel_values, bool_masked_pos);
     X hidden_states = embedding_output;
     for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, LayerCall{});
     X sequence_output = layernorm(hidden_states);
@@ -104,7 +106,7 @@ class VitModel final : public Base {
   }
 
  private:
-  UnaryPtr embeddings_;
+  std::shared_ptr<VitEmbeddings> embeddings_;
   Layers<VitLayer> layers_;
   LayerNorm& layernorm;
   UnaryPtr pooler_;
@@ -138,11 +140,40 @@ class VitNetwork final : public VisionNetwork {
   Linear* classifier_ = nullptr;
 };
 
-NetworkPtr vit(const Config& config, const Options& o) {
-  return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "ViT", .base = "vit"});
+class VitForMaskedImageModeling final : public VisionNetwork {
+ public:
+  VitForMaskedImageModeling(const VisionConfig& c, const VitForm& form)
+      : VisionNetwork(form.prefix + "ForMaskedImageModeling", c),
+        first_patch_(form.distills ? 2 : 1),
+        model_(child<VitModel>(form.base, c, form, false)),
+        decoder(child<PixelDecoder>("decoder", c.file, c.hidden, c.channels, c.image, c.patch)) {}
+  std::vector<nn::InputSpec> inputs() const override {
+    auto list = VisionNetwork::inputs();
+    if (options_.labels) list.back() = masked_positions(c_.patches());
+    return list;
+  }
+  nn::Outcome run(Batch batch) override {
+    Entered scope(*this);
+    check_size(batch.input);
+    const X last_hidden_state = model_(batch.input, batch.labels).first;
+    X sequence_output = last_hidden_state.whole_slices(1).slice(1, first_patch_, std::nullopt).permute({0, 2, 1});
+    return decoder.reconstruct(batch.input, std::move(sequence_output), batch.labels);
+  }
+
+ private:
+  I first_patch_;
+  VitModel& model_;
+  PixelDecoder& decoder;
+};
+
+NetworkPtr make_vit(const Config& config, const Options& o, const VitForm& form) {
+  const VisionConfig c(config, o);
+  if (o.task == Task::masked_image) return std::make_shared<VitForMaskedImageModeling>(c, form);
+  return std::make_shared<VitNetwork>(c, form);
 }
+NetworkPtr vit(const Config& config, const Options& o) { return make_vit(config, o, {.prefix = "ViT", .base = "vit"}); }
 NetworkPtr deit(const Config& config, const Options& o) {
-  return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "DeiT", .base = "deit", .distills = true});
+  return make_vit(config, o, {.prefix = "DeiT", .base = "deit", .distills = true});
 }
 NetworkPtr vit_msn(const Config& config, const Options& o) {
   return std::make_shared<VitNetwork>(VisionConfig(config, o), VitForm{.prefix = "ViTMSN", .base = "vit", .pools = false});
@@ -151,8 +182,14 @@ NetworkPtr ijepa(const Config& config, const Options& o) {
   return std::make_shared<VitNetwork>(VisionConfig(config, o),
                                       VitForm{.prefix = "IJepa", .base = "ijepa", .pools = false, .averages = true});
 }
-const Family vit_family{{"vit"}, {{Task::image_cls, "ViTForImageClassification", vit}, {Task::base, "ViTModel", vit}}};
-const Family deit_family{{"deit"}, {{Task::image_cls, "DeiTForImageClassification", deit}, {Task::base, "DeiTModel", deit}}};
+const Family vit_family{{"vit"},
+                        {{Task::image_cls, "ViTForImageClassification", vit},
+                         {Task::masked_image, "ViTForMaskedImageModeling", vit},
+                         {Task::base, "ViTModel", vit}}};
+const Family deit_family{{"deit"},
+                         {{Task::image_cls, "DeiTForImageClassification", deit},
+                          {Task::masked_image, "DeiTForMaskedImageModeling", deit},
+                          {Task::base, "DeiTModel", deit}}};
 const Family ijepa_family{{"ijepa"}, {{Task::image_cls, "IJepaForImageClassification", ijepa}, {Task::base, "IJepaModel", ijepa}}};
 const Family vit_msn_family{{"vit_msn"},
                             {{Task::image_cls, "ViTMSNForImageClassification", vit_msn}, {Task::base, "ViTMSNModel", vit_msn}}};
