@@ -137,13 +137,18 @@ void quantize(nn::Model& model, const nn::Quantization& quantization, DType comp
   skips.insert(skips.end(), q.also_skip.begin(), q.also_skip.end());
   if (model.is_transformers()) skips.emplace_back("wo");  // _keep_in_fp32_modules of T5's kin
   auto maps = std::make_shared<nn::QuantizationMaps>();
-  std::vector<std::string> left;
+  std::vector<std::string> left, derived;
   int count = 0;
   std::vector<std::pair<std::string, const TensorImpl*>> places;
   all_names(*model.root, "", places);
   auto tied = [&](T weight) { return std::count_if(places.begin(), places.end(), [&](auto& p) { return p.second == weight.get(); }) > 1; };
   for (auto& l : linears(*model.root)) {
     left.push_back(l.path);
+    // integrations/bitsandbytes.py: nn.Linear itself and Conv1D, no class that is derived from it
+    if (q.bitsandbytes() && model.is_transformers() && l.module->type() != "Linear" && l.module->type() != "Conv1D") {
+      derived.push_back(l.module->type());
+      continue;
+    }
     if (tied(l.module->own_parameters()[0].second)) continue;
     if (std::any_of(skips.begin(), skips.end(), [&](auto& key) { return matches(key, l.path); })) continue;
     l.layer->set_quantized(nn::make_quantized(q, maps));
@@ -153,7 +158,9 @@ void quantize(nn::Model& model, const nn::Quantization& quantization, DType comp
   }
   if (count == 0)
     throw Error("--quant: no linear layer of the model is quantised",
-                left.empty() ? "the model has none" : "its linear layers are " + join(left, ", ").substr(0, 300));
+                left.empty()      ? "the model has none"
+                : derived.empty() ? "its linear layers are " + join(left, ", ").substr(0, 300)
+                                  : "bitsandbytes takes the place of nn.Linear itself, and those of this model are " + derived[0]);
 }
 
 void load_quantized(nn::Model& model) {

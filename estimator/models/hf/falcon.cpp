@@ -13,6 +13,7 @@ class FalconLinear final : public Module<FalconLinear>, public nn::Adaptable {
     new_parameter("bias", {out}, bias);
   }
   X forward(const X& input) {
+    if (quantized()) return adapted(input, product(input, parameter(0), parameter(1)));
     X hidden_states = input.matmul(aten("numpy_T", {Tensor(parameter(0))}));
     if (bias_) hidden_states = hidden_states.add(X(parameter(1)));
     return adapted(input, hidden_states);
