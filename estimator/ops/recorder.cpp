@@ -52,14 +52,17 @@ int Recorder::add(T x) { return ids_[x.get()] = values_++; }
 
 void Recorder::made(T x) {
   if (depth_ > 0 || !loaded_) return;
-  if (x->storage->refs > 1 || *rt_.op)
-    unknown_[x.get()] = rt_.op;
-  else if (!x.on_host())
+  if (x->storage->refs > 1) {
+    shared_.insert(x.get());
+  } else if (!x.on_host()) {
     program_.instructions.emplace_back(make(x, add(x)));
+    unused_[x.get()] = rt_.op;
+  }
 }
 
 void Recorder::died(const TensorImpl* x) {
-  unknown_.erase(x);
+  shared_.erase(x);
+  unused_.erase(x);
   const auto it = ids_.find(x);
   if (it == ids_.end()) return;
   if (depth_ > 0)
@@ -119,11 +122,13 @@ void Recorder::end(const Value& result) {
 
 /// The number of a tensor that an instruction names. One from before the first step that nobody has named yet is part of the state.
 int Recorder::id_of(T x) {
-  if (const auto it = ids_.find(x.get()); it != ids_.end()) return it->second;
-  if (const auto it = unknown_.find(x.get()); it != unknown_.end()) {
-    const std::string op = *it->second ? it->second : "a tensor that shares another's bytes outside of an op";
-    throw Error("a probe cannot run this model: it calls " + op + ", which is no op of LibTorch's");
+  if (const auto made = unused_.find(x.get()); made != unused_.end()) {
+    if (x->grad_fn)  // history that no op gave it
+      throw Error(std::string("a probe cannot run this model: LibTorch has no op '") + made->second + "'");
+    unused_.erase(made);
   }
+  if (const auto it = ids_.find(x.get()); it != ids_.end()) return it->second;
+  if (shared_.contains(x.get())) throw Error("a probe cannot run this model: a tensor shares another's bytes outside of LibTorch's ops");
   program_.states.push_back(make(x, add(x)));
   return values_ - 1;
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -87,8 +88,9 @@ class Recorder final : Observer, CallObserver {
   int values_ = 0, depth_ = 0, regions_ = 0;
   bool loaded_ = false;
   std::unordered_map<const TensorImpl*, int> ids_;
-  std::unordered_map<const TensorImpl*, const char*> unknown_;  ///< made outside of ops, and the name that stood for one
-  std::vector<int> dead_;                                       ///< in the call that runs
+  std::unordered_set<const TensorImpl*> shared_;               ///< made outside of ops over another's storage
+  std::unordered_map<const TensorImpl*, const char*> unused_;  ///< made outside of ops, and the name that stood there for one
+  std::vector<int> dead_;                                      ///< in the call that runs
 };
 
 }  // namespace memest
