@@ -519,7 +519,8 @@ const Op where_op{{"aten::where(Tensor condition) -> Tensor[]", Autocast::none, 
 const Op argwhere_op{{"aten::argwhere(Tensor self) -> Tensor", Autocast::none, "", "native/TensorAdvancedIndexing.cpp argwhere"},
                      +[](T self) { return nonzero_op(self); }};
 
-/// masked_scatter on the device: positions of the mask's elements by a prefix sum over the whole mask, which is copied where it is expanded.
+/// masked_scatter on the device: positions of the mask's elements by a prefix sum over the whole mask, which is copied where it is
+/// expanded.
 void masked_scatter_scratch(I elements, bool expanded_mask) {
   Scratch prefix_sum(checked_mul(8, elements));
   std::optional<Scratch> mask;
