@@ -1,4 +1,6 @@
 // models/gemma3/modeling_gemma3.py (transformers 5.24), the model of images and text; its text model stands in gemma.cpp.
+#include <cmath>
+
 #include "models/hf/composite.h"
 
 namespace memest::hf {
@@ -7,14 +9,15 @@ namespace {
 class Gemma3MultiModalProjector final : public Unary {
  public:
   Gemma3MultiModalProjector(const Config& c, const VisionTower::Shape& vision, I hidden)
-      : Unary("Gemma3MultiModalProjector"),
-        patches_per_image_(vision.image / square_size(c.section("vision_config"), "patch_size")),
-        tokens_(c.size("mm_tokens_per_image")) {
+      : Unary("Gemma3MultiModalProjector"), patches_per_image_(vision.image / square_size(c.section("vision_config"), "patch_size")) {
+    const I tokens = c.size("mm_tokens_per_image");
     new_parameter("mm_input_projection_weight", {vision.hidden, hidden});
     mm_soft_emb_norm_ = register_module("mm_soft_emb_norm", make_norm(Norm::gemma, vision.hidden, "Gemma3RMSNorm"));
-    I tokens_per_side = 1;
-    while ((tokens_per_side + 1) * (tokens_per_side + 1) <= tokens_ && tokens_per_side < patches_per_image_) ++tokens_per_side;
-    kernel_size_ = patches_per_image_ / tokens_per_side;
+    kernel_size_ = patches_per_image_ / I(std::sqrt(double(tokens)));
+    if (kernel_size_ == 0)
+      throw c.error("mm_tokens_per_image", "expected at most the " + std::to_string(patches_per_image_) + "x" +
+                                               std::to_string(patches_per_image_) + " patches of an image, found " +
+                                               std::to_string(tokens));
   }
   I tokens() const {
     const I side = patches_per_image_ / kernel_size_;
@@ -38,7 +41,7 @@ class Gemma3MultiModalProjector final : public Unary {
   }
 
  private:
-  I patches_per_image_, tokens_, kernel_size_;
+  I patches_per_image_, kernel_size_;
   UnaryPtr mm_soft_emb_norm_;
 };
 

@@ -161,6 +161,9 @@ class GitModel final : public Base, public nn::EmbeddedModel {
     projection->append(linear_ = std::make_shared<Linear>(vision.hidden, c.hidden));
     projection->append(norm_ = std::make_shared<LayerNorm>(c.hidden));
     if (const I frames = c.file.integer_or("num_image_with_embedding", 0); frames > 0) {
+      constexpr I kMost = 10'000;
+      if (frames > kMost)
+        throw c.file.error("num_image_with_embedding", "expected at most " + std::to_string(kMost) + ", found " + std::to_string(frames));
       Weights& list = child<Weights>("img_temporal_embedding", "ParameterList");
       for (I i = 0; i < frames; ++i) list.new_parameter(std::to_string(i), {1, 1, vision.hidden});
     }

@@ -20,6 +20,7 @@ struct MllamaVision {
         image(square_size(c, "image_size")),
         patch(square_size(c, "patch_size")),
         tiles(c.size("max_num_tiles")),
+        global_layers(c.size("num_global_layers")),
         ratios(8) {
     if (c.has("supported_aspect_ratios"))
       ratios = I(c.find("supported_aspect_ratios")->list() ? c.find("supported_aspect_ratios")->list()->size() : 0);
@@ -29,14 +30,17 @@ struct MllamaVision {
       if (i < 0 || i >= layers)
         throw c.error("intermediate_layers_indices",
                       "expected indices of the " + std::to_string(layers) + " layers, found " + std::to_string(i));
+    constexpr I kMost = 10'000;
+    if (global_layers > kMost)
+      throw c.error("num_global_layers", "expected at most " + std::to_string(kMost) + " layers, found " + std::to_string(global_layers));
     if (hidden % heads != 0 || patch > image)
       throw c.error("hidden_size", "expected a multiple of attention_heads, and a patch_size of at most image_size");
   }
   Config file;
   Options options;
-  I hidden, intermediate, heads, channels, image, patch, tiles, ratios;
+  I hidden, intermediate, heads, channels, image, patch, tiles, global_layers, ratios;
   std::vector<I> indices;
-  I patches() const { return (image / patch) * (image / patch) + 1; }
+  I patches() const { return checked_add(checked_mul(image / patch, image / patch), 1); }
 };
 
 class MllamaVisionAttention final : public Base {
@@ -195,7 +199,7 @@ class MllamaVisionModel final : public Base, public nn::EmbeddedModel {
     layernorm_pre = &child<LayerNorm>("layernorm_pre", v.hidden);
     layernorm_post = &child<LayerNorm>("layernorm_post", v.hidden);
     transformer = &child<MllamaVisionEncoder>("transformer", v, layer_count(v.file), false);
-    global_transformer = &child<MllamaVisionEncoder>("global_transformer", v, v.file.size("num_global_layers"), true);
+    global_transformer = &child<MllamaVisionEncoder>("global_transformer", v, v.global_layers, true);
   }
   nn::InputEmbedding* input_embedding() override { return patch_embedding; }
   X operator()(X pixel_values, X aspect_ratio_ids, X aspect_ratio_mask) {
