@@ -31,6 +31,8 @@ void note_selection(const char* op, const char* assumption) {
 Tensor nonzero_kernel(T self) {
   const I n = self.numel();
   const bool real = runtime().settings.kernel_scratch();
+  std::optional<Scratch> self_;  // self.contiguous()
+  if (n > 0 && !is_contiguous(self)) self_.emplace(checked_mul(n, item_size(self.dtype())));
   Tensor count;
   if (real && n > 0) {
     CategoryScope workspace(Category::workspace);

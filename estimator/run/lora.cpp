@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/text.h"
-#include "nn/adapter.h"
+#include "nn/embedded_model.h"
 #include "nn/layer.h"
 #include "ops/ops.h"
 
@@ -119,6 +119,18 @@ nn::InputEmbedding* first_embedding(nn::Module& module) {
   return nullptr;
 }
 
+/// enable_input_require_grads: of each model in the tree; of one that names no such parts the first embedding.
+bool require_input_grads(nn::Module& module) {
+  bool found = false;
+  if (auto* model = dynamic_cast<nn::EmbeddedModel*>(&module))
+    if (auto* embedding = model->input_embedding()) {
+      embedding->require_grads();
+      found = true;
+    }
+  for (auto& [name, child] : module.children()) found |= require_input_grads(*child);
+  return found;
+}
+
 }  // namespace
 
 void add_lora(nn::Model& model, const Lora& lora, bool checkpointed, bool follows) {
@@ -132,7 +144,7 @@ void add_lora(nn::Model& model, const Lora& lora, bool checkpointed, bool follow
     throw Error("--lora: no linear layer of the model is named " + join(lora.targets, " or "),
                 names.empty() ? "the model has no linear layer" : "its linear layers are " + join(names, ", "));
   }
-  if (checkpointed)
+  if (checkpointed && !require_input_grads(*model.root))
     if (auto* embedding = first_embedding(*model.root)) embedding->require_grads();
 }
 

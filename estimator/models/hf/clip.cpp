@@ -5,15 +5,16 @@
 namespace memest::hf {
 namespace {
 
-class CLIPTextModel final : public Base {
+class CLIPTextModel final : public Base, public nn::EmbeddedModel {
  public:
   explicit CLIPTextModel(const ClipConfig& c)
       : Base("CLIPTextModel"),
         options_(c.options),
         first_eos_(c.file.integer_or("eos_token_id", 49407) != 2),
         embeddings_(register_module("embeddings", make_clip_text_embeddings("CLIP", c))),
-        encoder(child<ClipEncoder>("encoder", c, ClipEncoder::Form{.prefix = "CLIP", .causal = true})),
+        encoder(child<ClipEncoder>("encoder", c, ClipEncoder::Form{.prefix = "CLIP", .causal = true, .views_last = true})),
         final_layer_norm(child<LayerNorm>("final_layer_norm", c.hidden)) {}
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.token_embedding"); }
   ClipTextOutput operator()(X input_ids) {
     Entered scope(*this);
     input_ids = input_ids.view({-1, input_ids.size(-1)});
@@ -35,7 +36,10 @@ class CLIPTextModel final : public Base {
   X at_end(const X& last_hidden_state, const X& input_ids) const {
     X rows = arange(last_hidden_state.size(0));
     X ids = input_ids.to(DType::int32);
-    if (first_eos_) ids = aten("eq", {Tensor(std::move(ids)), I{0}}).to(DType::int32);
+    if (first_eos_) {
+      X equal = aten("eq", {Tensor(std::move(ids)), I{0}});
+      ids = std::move(equal).to(DType::int32);
+    }
     X ends = aten("argmax", {Tensor(std::move(ids)), I{-1}});
     return aten("index", {Tensor(last_hidden_state), make_list({Tensor(rows), Tensor(ends)})});
   }
@@ -53,7 +57,7 @@ class CLIPVisionModel final : public VisionTower {
       : VisionTower("CLIPVisionModel", {c.patches() + 1, c.hidden, c.layers, c.channels, c.image}),
         embeddings_(register_module("embeddings", make_clip_vision_embeddings("CLIP", c, true))),
         pre_layrnorm(child<LayerNorm>("pre_layrnorm", c.hidden)),
-        encoder(child<ClipEncoder>("encoder", c, ClipEncoder::Form{.prefix = "CLIP"})),
+        encoder(child<ClipEncoder>("encoder", c, ClipEncoder::Form{.prefix = "CLIP", .views_last = true})),
         post_layernorm(child<LayerNorm>("post_layernorm", c.hidden)) {}
 
  protected:

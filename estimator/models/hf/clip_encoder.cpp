@@ -29,10 +29,11 @@ namespace {
 
 class ClipAttention final : public Mixer {
  public:
-  ClipAttention(std::string type, const ClipConfig& c, bool causal)
-      : Mixer(std::move(type)),
+  ClipAttention(const ClipConfig& c, const ClipEncoder::Form& form)
+      : Mixer(form.prefix + "Attention"),
         options_(c.options),
-        causal_(causal),
+        causal_(form.causal),
+        views_last_(form.views_last),
         head_dim_(c.hidden / c.heads),
         dropout_(c.attention_dropout),
         k_proj(child<Linear>("k_proj", c.hidden, c.hidden)),
@@ -44,9 +45,15 @@ class ClipAttention final : public Mixer {
   Pair forward(X hidden_states, const LayerCall& call) override {
     const Dims input_shape = hidden_states.sizes().slice(0, hidden_states.dim() - 1);
     const Dims hidden_shape = input_shape + Dims{-1, head_dim_};
-    X queries = q_proj(hidden_states).view(hidden_shape).transpose(1, 2);
-    X keys = k_proj(hidden_states).view(hidden_shape).transpose(1, 2);
-    X values = v_proj(hidden_states).view(hidden_shape).transpose(1, 2);
+    auto heads = [&](const X& x) { return x.view(hidden_shape).transpose(1, 2); };
+    X queries = q_proj(hidden_states);
+    if (!views_last_) queries = heads(queries);
+    X keys = k_proj(hidden_states);
+    if (!views_last_) keys = heads(keys);
+    X values = v_proj(hidden_states);
+    if (!views_last_) values = heads(values);
+    if (views_last_)
+      for (X* x : {&queries, &keys, &values}) *x = heads(*x);
     auto [attn_output, attn_weights] =
         attention_interface(options_, queries, keys, values,
                             {.mask = call.mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_});
@@ -57,7 +64,7 @@ class ClipAttention final : public Mixer {
 
  private:
   const Options options_;
-  bool causal_;
+  bool causal_, views_last_;
   I head_dim_;
   double dropout_;
   Linear &k_proj, &v_proj, &q_proj, &out_proj;
@@ -88,7 +95,7 @@ class ClipLayer final : public DecoderLayer {
  public:
   ClipLayer(const ClipConfig& c, const ClipEncoder::Form& form) : DecoderLayer(form.prefix + "EncoderLayer", c.options) {
     if (form.norms_first) layer_norm1 = &child<LayerNorm>("layer_norm1", c.hidden);
-    self_attn = register_module("self_attn", std::make_shared<ClipAttention>(form.prefix + "Attention", c, form.causal));
+    self_attn = register_module("self_attn", std::make_shared<ClipAttention>(c, form));
     (form.norms_first ? layer_norm2 : layer_norm1) = &child<LayerNorm>(form.norms_first ? "layer_norm2" : "layer_norm1", c.hidden);
     mlp = register_module("mlp", make_clip_mlp(form.prefix + "MLP", c.hidden, c.intermediate, c.act));
     if (!form.norms_first) layer_norm2 = &child<LayerNorm>("layer_norm2", c.hidden);
@@ -149,7 +156,7 @@ class VisionEmbeddings final : public Unary {
       : Unary(std::move(type)), image_(c.image), class_token_(class_token) {
     const I positions = c.patches() + (class_token ? 1 : 0);
     new_parameter("class_embedding", {c.hidden}, class_token);
-    patch_embedding = &child<Conv2d>("patch_embedding", c.channels, c.hidden, c.patch, c.patch, 0, !class_token);
+    patch_embedding = &child<PatchConvolution>("patch_embedding", c.channels, c.hidden, c.patch, !class_token);
     position_embedding = &child<Embedding>("position_embedding", positions, c.hidden);
     new_buffer("position_ids", {1, positions}, DType::int64);
   }
@@ -162,7 +169,7 @@ class VisionEmbeddings final : public Unary {
                       std::to_string(image_) + "*" + std::to_string(image_) + ").",
                   "the config's image_size is " + std::to_string(image_));
     X patch_embeds, embeddings, class_embeds;
-    patch_embeds = (*patch_embedding)(pixel_values.to(patch_embedding->own_parameters()[0].second.dtype()));
+    patch_embeds = (*patch_embedding)(pixel_values.to(patch_embedding->dtype()));
     if (class_token_) {
       patch_embeds = patch_embeds.flatten(2).transpose(1, 2);
       class_embeds = X(parameter(0)).expand({batch_size, 1, -1});
@@ -177,7 +184,7 @@ class VisionEmbeddings final : public Unary {
  private:
   I image_;
   bool class_token_;
-  Conv2d* patch_embedding;
+  PatchConvolution* patch_embedding;
   Embedding* position_embedding;
 };
 

@@ -20,6 +20,22 @@ struct ClipVisionConfig : ClipConfig {
   I patches() const { return (image / patch) * (image / patch); }
 };
 
+/// nn.Conv2d of the patches: the input embeddings of a vision model.
+class PatchConvolution final : public Module<PatchConvolution>, public nn::InputEmbedding {
+ public:
+  PatchConvolution(I channels, I width, I patch, bool bias) : Module("Conv2d"), patch_(patch) {
+    new_parameter("weight", {width, channels, patch, patch});
+    new_parameter("bias", {width}, bias);
+  }
+  X forward(const X& input) {
+    return hooked(ops::conv2d(input, parameter(0), parameter(1), Dims{patch_, patch_}, Dims{0, 0}, Dims{1, 1}, 1));
+  }
+  DType dtype() const { return parameter(0).dtype(); }
+
+ private:
+  I patch_;
+};
+
 /// CLIPMLP and its copies: fc2(act(fc1(x))), the activation registered first.
 UnaryPtr make_clip_mlp(std::string type, I hidden, I intermediate, const std::string& act);
 
@@ -29,6 +45,7 @@ class ClipEncoder final : public Base {
     std::string prefix;        ///< of the class names
     bool norms_first = false;  ///< a layer's norms are registered before its attention and its MLP (SigLIP)
     bool causal = false;       ///< the attention is called with is_causal
+    bool views_last = false;   ///< the three projections are made before their views (CLIP)
   };
   ClipEncoder(const ClipConfig& c, const Form& form);
   /// Appends the hidden states whose indices `selected` has to `hidden_states`.

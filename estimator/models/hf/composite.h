@@ -1,6 +1,7 @@
 // Models of images and text: a vision tower, a decoder of text that takes its features in place of image tokens, and the inputs of both.
 #pragma once
 #include "models/hf/decoder.h"
+#include "nn/embedded_model.h"
 
 namespace memest::hf {
 
@@ -15,13 +16,14 @@ struct VisionOutput {
 };
 
 /// AutoModel.from_config(vision_config).
-class VisionTower : public Base {
+class VisionTower : public Base, public nn::EmbeddedModel {
  public:
   struct Shape {
     I positions, hidden, layers, channels, image;  ///< of last_hidden_state; its layers; of pixel_values
   };
   VisionTower(std::string type, Shape s) : Base(std::move(type)), shape(s) {}
   const Shape shape;
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.patch_embedding"); }
   /// `selected`: which hidden states are kept; 0 is what the first layer gets.
   VisionOutput operator()(X pixel_values, const std::vector<I>& selected = {}) {
     Entered scope(*this);
@@ -49,7 +51,7 @@ VisionTowerPtr make_vision_tower(const Config& section, const Options& options);
 X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features);
 
 /// The model under the heads: a vision tower, a projector, and a decoder.
-class ImageTextModel : public Base {
+class ImageTextModel : public Base, public nn::EmbeddedModel {
  public:
   /// `tokens`: of one image in the sequence; `channels`, `image`: of pixel_values.
   struct Images {
@@ -65,6 +67,7 @@ class ImageTextModel : public Base {
     Entered scope(*this);
     return forward(batch);
   }
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "language_model." + std::string(text.form->embedding_name)); }
   virtual Images images() const = 0;
   /// The inputs that come with images, after input_ids: pixel_values unless there are others.
   virtual std::vector<nn::InputSpec> image_inputs() const;

@@ -92,7 +92,8 @@ class Gemma3Model final : public ImageTextModel {
     X is_previous_image = aten("constant_pad_nd", {Tensor(is_image), list_of(Dims{1, 0}), I{0}});
     is_previous_image = is_previous_image.whole_slices(1).slice(1, std::nullopt, -1);
     X new_image_start = aten("bitwise_and", {Tensor(is_image), Tensor(aten("bitwise_not", {Tensor(is_previous_image)}))});
-    X group_ids = aten("cumsum", {Tensor(new_image_start.to(DType::int32)), I{1}}).sub(1);
+    X group_ids = aten("cumsum", {Tensor(new_image_start.to(DType::int32)), I{1}});
+    group_ids = std::move(group_ids).sub(1);
     X block_sequence_ids = where(is_image, group_ids, Scalar(I{-1}));
     return leave(std::move(block_sequence_ids), is_image, is_previous_image, new_image_start, group_ids);
   }

@@ -139,8 +139,8 @@ class Gemma4Model final : public ImageTextModel {
     bool any_full = false, any_sliding = false;
     for (I i = 0; i < c.layers; ++i) (c.sliding(i) ? any_sliding : any_full) = true;
     DecoderMasks masks;
-    if (any_sliding) masks.sliding = create_sliding_window_causal_mask(arguments, c.sliding_window.value_or(512));
     if (any_full) masks.full = create_causal_mask(arguments);
+    if (any_sliding) masks.sliding = create_sliding_window_causal_mask(arguments, c.sliding_window.value_or(512));
     return masks;
   }
 

@@ -73,7 +73,7 @@ class GitSelfAttention final : public Mixer {
   Dropout& dropout;
 };
 
-class GitVisionTransformer final : public Unary {
+class GitVisionTransformer final : public Unary, public nn::EmbeddedModel {
  public:
   explicit GitVisionTransformer(const ClipVisionConfig& c)
       : Unary("GitVisionTransformer"),
@@ -81,6 +81,7 @@ class GitVisionTransformer final : public Unary {
         pre_layrnorm(child<LayerNorm>("pre_layrnorm", c.hidden)),
         encoder(child<ClipEncoder>("encoder", c, ClipEncoder::Form{.prefix = "GitVision"})),
         post_layernorm(child<LayerNorm>("post_layernorm", c.hidden)) {}
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.patch_embedding"); }
 
  protected:
   X forward(X pixel_values) override {
@@ -146,7 +147,7 @@ class Holder final : public Base {
   using Base::child;
 };
 
-class GitModel final : public Base {
+class GitModel final : public Base, public nn::EmbeddedModel {
  public:
   GitModel(const EncoderConfig& c, const ClipVisionConfig& vision)
       : Base("GitModel"), c_(c), embeddings(child<GitEmbeddings>("embeddings", c)) {
@@ -163,6 +164,7 @@ class GitModel final : public Base {
     }
   }
 
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.word_embeddings"); }
   std::pair<X, CachePtr> operator()(X input_ids, X pixel_values, bool use_cache) {
     Entered scope(*this);
     CachePtr cache;

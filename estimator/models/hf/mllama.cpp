@@ -54,9 +54,10 @@ class MllamaVisionAttention final : public Base {
     Entered scope(*this);
     const I batch_size = hidden_states.size(0), length = hidden_states.size(1);
     const Dims shape{batch_size, length, heads_, head_dim_};
-    X query = q_proj(hidden_states).view(shape).transpose(1, 2);
-    X key = k_proj(hidden_states).view(shape).transpose(1, 2);
-    X value = v_proj(hidden_states).view(shape).transpose(1, 2);
+    X query = q_proj(hidden_states);
+    X key = k_proj(hidden_states);
+    X value = v_proj(hidden_states);
+    for (X* x : {&query, &key, &value}) *x = x->view(shape).transpose(1, 2);
     auto [attn_output, attn_weights] = attention_interface(options_, query, key, value, {.mask = attention_mask, .training = training});
     attn_output = attn_output.reshape({batch_size, length, -1}).contiguous();
     attn_output = o_proj(attn_output);
@@ -155,7 +156,8 @@ class PositionEmbedding final : public Base {
   }
   X operator()(X hidden_states, X aspect_ratio_ids) {
     Entered scope(*this);
-    X gated_position_embedding = aten("rsub", {Tensor(X(parameter(0)).tanh()), I{1}}).mul(X(parameter(1)));
+    X gated_position_embedding = aten("rsub", {Tensor(X(parameter(0)).tanh()), I{1}});
+    gated_position_embedding = std::move(gated_position_embedding).mul(X(parameter(1)));
     hidden_states = hidden_states.add(gated_position_embedding.view({1, 1, patches_, hidden_}));
     X tile_position_embedding = (*tile_embedding)(aspect_ratio_ids);
     tile_position_embedding = tile_position_embedding.reshape({hidden_states.size(0), tiles_, patches_, hidden_});
@@ -182,11 +184,11 @@ X aspect_ratio_attention_mask(const X& aspect_ratio_mask, I target_length, DType
   return attention_mask;
 }
 
-class MllamaVisionModel final : public Base {
+class MllamaVisionModel final : public Base, public nn::EmbeddedModel {
  public:
   explicit MllamaVisionModel(const MllamaVision& v) : Base("MllamaVisionModel"), v_(v) {
     new_parameter("class_embedding", {v.hidden});
-    patch_embedding = &child<Conv2d>("patch_embedding", v.channels, v.hidden, v.patch, v.patch, 0, false);
+    patch_embedding = &child<PatchConvolution>("patch_embedding", v.channels, v.hidden, v.patch, false);
     gated_positional_embedding = &child<PositionEmbedding>("gated_positional_embedding", v);
     pre_tile_positional_embedding = &child<AspectRatioEmbedding>("pre_tile_positional_embedding", v);
     post_tile_positional_embedding = &child<AspectRatioEmbedding>("post_tile_positional_embedding", v);
@@ -195,13 +197,14 @@ class MllamaVisionModel final : public Base {
     transformer = &child<MllamaVisionEncoder>("transformer", v, layer_count(v.file), false);
     global_transformer = &child<MllamaVisionEncoder>("global_transformer", v, v.file.size("num_global_layers"), true);
   }
+  nn::InputEmbedding* input_embedding() override { return patch_embedding; }
   X operator()(X pixel_values, X aspect_ratio_ids, X aspect_ratio_mask) {
     Entered scope(*this);
     const I batch_size = pixel_values.size(0), media = pixel_values.size(1), num_tiles = pixel_values.size(2), dim = v_.hidden;
     const I images = checked_mul(batch_size, media);
     pixel_values = pixel_values.reshape({images * num_tiles, v_.channels, pixel_values.size(4), pixel_values.size(5)});
     aspect_ratio_ids = aspect_ratio_ids.reshape({images, -1});
-    const DType dtype = patch_embedding->own_parameters()[0].second.dtype();
+    const DType dtype = patch_embedding->dtype();
     X patch_embeds = (*patch_embedding)(pixel_values.to(dtype));
     X hidden_states = patch_embeds.flatten(2).transpose(1, 2);
     I num_patches = hidden_states.size(1);
@@ -248,7 +251,7 @@ class MllamaVisionModel final : public Base {
   }
 
   const MllamaVision v_;
-  Conv2d* patch_embedding;
+  PatchConvolution* patch_embedding;
   PositionEmbedding* gated_positional_embedding;
   AspectRatioEmbedding *pre_tile_positional_embedding, *post_tile_positional_embedding;
   LayerNorm *layernorm_pre, *layernorm_post;
@@ -256,6 +259,20 @@ class MllamaVisionModel final : public Base {
 };
 
 // ---- the text model ------------------------------------------------------------------------------------------------------------
+
+/// The three projections are made before their views.
+class MllamaTextSelfAttention final : public DecoderAttention {
+ public:
+  MllamaTextSelfAttention(const DecoderConfig& c, I layer) : DecoderAttention(c, layer, "MllamaTextSelfAttention", {}) {}
+
+ protected:
+  void project(Frame& f) override {
+    f.query = (*q_proj_)(f.hidden_states);
+    f.key = (*k_proj_)(f.hidden_states);
+    f.value = (*v_proj_)(f.hidden_states);
+    for (X* x : {&f.query, &f.key, &f.value}) *x = x->view(f.hidden_shape).transpose(1, 2);
+  }
+};
 
 class MllamaTextCrossAttention final : public Mixer {
  public:
@@ -397,7 +414,7 @@ class MllamaTextModel final : public DecoderBody {
     LayerForm form;
     form.type = "MllamaSelfAttentionDecoderLayer";
     form.norm_type = "MllamaTextRMSNorm";
-    return make_layer(c, form, make_attention(c, layer, "MllamaTextSelfAttention", {}), make_text_mlp(c));
+    return make_layer(c, form, std::make_shared<MllamaTextSelfAttention>(c, layer), make_text_mlp(c));
   }
 
   std::shared_ptr<const DecoderConfig> c_;
@@ -462,7 +479,8 @@ class MllamaModel final : public ImageTextModel {
     cross_attention_mask = aten("repeat_interleave", {Tensor(cross_attention_mask), v_.patches(), I{3}});
     cross_attention_mask = cross_attention_mask.view({batch_size, text_total_length, -1});
     cross_attention_mask = cross_attention_mask.unsqueeze(1);
-    X inverted_cross_attn_mask = aten("rsub", {Tensor(cross_attention_mask), 1.0}).to(dtype);
+    X inverted_cross_attn_mask = aten("rsub", {Tensor(cross_attention_mask), 1.0});
+    inverted_cross_attn_mask = std::move(inverted_cross_attn_mask).to(dtype);
     cross_attention_mask =
         aten("masked_fill", {Tensor(inverted_cross_attn_mask), Tensor(inverted_cross_attn_mask.to(DType::boolean)), -3e38});
     X some = aten("any", {Tensor(aten("ne", {Tensor(cross_attention_mask), -3e38})), I{-1}, false});

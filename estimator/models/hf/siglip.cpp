@@ -7,7 +7,7 @@ namespace {
 
 const ClipEncoder::Form kEncoder{.prefix = "Siglip", .norms_first = true};
 
-class SiglipTextModel final : public Base {
+class SiglipTextModel final : public Base, public nn::EmbeddedModel {
  public:
   explicit SiglipTextModel(const ClipConfig& c)
       : Base("SiglipTextModel"),
@@ -15,6 +15,7 @@ class SiglipTextModel final : public Base {
         encoder(child<ClipEncoder>("encoder", c, kEncoder)),
         final_layer_norm(child<LayerNorm>("final_layer_norm", c.hidden)),
         head(child<Linear>("head", c.hidden, c.file.size_or("projection_size", c.hidden))) {}
+  nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.token_embedding"); }
   ClipTextOutput operator()(X input_ids) {
     Entered scope(*this);
     input_ids = input_ids.view({-1, input_ids.size(-1)});
@@ -127,7 +128,8 @@ class SiglipModel final : public ContrastiveNetwork {
   static X normalized(const X& embeds) { return embeds.div(aten("linalg_vector_norm", {Tensor(embeds), 2.0, list_of(Dims{-1}), true})); }
   static X sigmoid_loss(const X& logits_per_text) {
     X eye = aten("eye", {logits_per_text.size(0)}, {{"dtype", DType::float32}});
-    X m1_diag1 = aten("ones_like", {Tensor(logits_per_text)}).neg().add(eye.mul(2.0));
+    X m1_diag1 = aten("ones_like", {Tensor(logits_per_text)}).neg();
+    m1_diag1 = std::move(m1_diag1).add(eye.mul(2.0));
     X loglik = aten("log_sigmoid", {Tensor(m1_diag1.mul(logits_per_text))});
     X nll = loglik.sum(-1).neg();
     X loss = aten("mean", {Tensor(nll)});
