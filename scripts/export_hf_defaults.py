@@ -33,9 +33,30 @@ def facts(name, mapping):
     if cls.attribute_map:
         entry["aliases"] = cls.attribute_map
     if cls.sub_configs_defaults:
-        entry["sections"] = {k: {"model_type": s.model_type, **({"fields": s.init_kwargs} if s.init_kwargs else {}), **({"optional": True} if s.optional else {})}
-                             for k, s in cls.sub_configs_defaults.items()}
+        entry["sections"] = {k: {"model_type": s.model_type, **({"fields": s.init_kwargs} if s.init_kwargs else {}), **({"optional": True} if s.optional else {}),
+                                 **({"flat": True} if takes_flat(cls, k) else {}), **({"merged": True} if merges(cls, k, s) else {})} for k, s in cls.sub_configs_defaults.items()}
     return entry
+
+
+def takes_flat(cls, key):
+    """Whether the fields of a section may stand in the configuration itself, as files did that were written before it had sections."""
+    if key != "text_config" or cls.attribute_map.get("vocab_size"):
+        return False
+    try:
+        return getattr(getattr(cls(vocab_size=4711), key), "vocab_size", None) == 4711
+    except Exception:
+        return False
+
+
+def merges(cls, key, spec):
+    """Whether a section that is given gets what it would be made of otherwise for the fields that it leaves out."""
+    if not spec.init_kwargs:
+        return False
+    try:
+        section = getattr(cls(**{key: {"model_type": spec.model_type}}), key)
+        return all(getattr(section, name, None) == value for name, value in spec.init_kwargs.items() if name != "rope_theta")
+    except Exception:
+        return False
 
 
 def mapping_base():

@@ -67,7 +67,8 @@ Tensors expand_indices(T self, const Tensors& indices) {
       for (int j = 0; j < index.dim(); ++j) out.push_back(share(positions, {positions.sizes()[0]}, {1}, j * positions.sizes()[0]));
     } else if (is_integral(index.dtype(), false)) {
       NoGrad below;
-      out.push_back(index.dtype() == DType::int64 ? index : ops::to(index, DType::int64));
+      const Tensor on_device = index.on_host() && !self.on_host() ? empty(index.sizes(), index.dtype()) : index;
+      out.push_back(on_device.dtype() == DType::int64 ? on_device : ops::to(on_device, DType::int64));
     } else {
       throw Error("tensors used as indices must be long, int, byte or bool tensors, found " + describe(index));
     }
@@ -519,7 +520,8 @@ const Op where_op{{"aten::where(Tensor condition) -> Tensor[]", Autocast::none, 
 const Op argwhere_op{{"aten::argwhere(Tensor self) -> Tensor", Autocast::none, "", "native/TensorAdvancedIndexing.cpp argwhere"},
                      +[](T self) { return nonzero_op(self); }};
 
-/// masked_scatter on the device: positions of the mask's elements by a prefix sum over the whole mask, which is copied where it is expanded.
+/// masked_scatter on the device: positions of the mask's elements by a prefix sum over the whole mask, which is copied where it is
+/// expanded.
 void masked_scatter_scratch(I elements, bool expanded_mask) {
   Scratch prefix_sum(checked_mul(8, elements));
   std::optional<Scratch> mask;

@@ -7,6 +7,7 @@
 
 #include "ops/copy.h"
 #include "ops/factories.h"
+#include "ops/indexing.h"
 #include "ops/iterator.h"
 #include "ops/pointwise.h"
 #include "ops/reductions.h"
@@ -140,6 +141,18 @@ const Op repeat_interleave_op{
     {"aten::repeat_interleave.self_int(Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor", Autocast::none,
      "", "native/Repeat.cpp"},
     repeat_interleave};
+Tensor repeat_interleave_positions(T repeats, std::optional<I> output_size) {
+  if (repeats.dim() != 1) throw Error("repeat_interleave only accept 1D vector as repeat");
+  if (!output_size) ops::note_data_dependent("aten::repeat_interleave", "each element is repeated once");
+  NoGrad below;
+  Tensor contiguous = ops::contiguous(repeats, MemoryFormat::contiguous);
+  const Tensor ends = Unbox<Tensor>::from(call_op("aten::cumsum", {repeats, I{0}}, {}));
+  call_op("aten::min", {repeats}, {});  // none is negative
+  return empty({output_size.value_or(repeats.numel())}, repeats.dtype());
+}
+const Op repeat_interleave_tensor_op{
+    {"aten::repeat_interleave.Tensor(Tensor repeats, *, SymInt? output_size=None) -> Tensor", Autocast::none, "", "native/cuda/Repeat.cu"},
+    repeat_interleave_positions};
 
 // ---- grids ---------------------------------------------------------------------------------------------------------------------
 

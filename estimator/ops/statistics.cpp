@@ -131,6 +131,7 @@ const Op amin_op{{"aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) ->
 Tensor extreme_of_all(T self, const char* name) {
   auto fn = node(name, {self}, {self}, [](Backward& w, T x, T y) { w.out[0] = evenly_distribute_backward(w.grad[0], x, y); });
   Tensor y = reduced(self, Mask(std::size_t(self.dim()), true), false, self.dtype(), {item_size(self.dtype())});
+  if (!is_contiguous(self)) Scratch copy(checked_mul(self.numel(), item_size(self.dtype())));  // native/ReduceAllOps.cpp
   fn.outputs({y}, {y});
   return y;
 }

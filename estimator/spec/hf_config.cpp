@@ -9,6 +9,7 @@
 #include "fake/runtime.h"
 #include "models/hf/family.h"
 #include "models/hf/generate.h"
+#include "models/hf/weights_only.h"
 #include "spec/hf_quantization.h"
 #include "spec/json.h"
 #include "spec/reader.h"
@@ -82,11 +83,14 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
     const std::string name = section_name(given, model_type, key);
     const bool there = given.contains(name) && given[name].is_object();
     if (!there && spec.value("optional", false)) continue;
-    const Json own = there ? given[name] : Json::object();
+    const bool flat = !there && spec.value("flat", false);  // written before the class had sections
+    const Json own = there ? given[name] : flat ? file : Json::object();
     std::string type = spec["model_type"].get<std::string>();
-    if (own.contains("model_type") && own["model_type"].is_string() && !defaults_of(own["model_type"].get<std::string>()).empty())
+    if (there && own.contains("model_type") && own["model_type"].is_string() && own["model_type"] != model_type &&
+        !defaults_of(own["model_type"].get<std::string>()).empty())
       type = own["model_type"].get<std::string>();
-    config.set_section(key, config_of(own, type, pointer + "/" + name, there ? Json::object() : member(spec, "fields")));
+    config.set_section(key, config_of(own, type, flat ? pointer : pointer + "/" + name,
+                                      there && !spec.value("merged", false) ? Json::object() : member(spec, "fields")));
   }
   return config;
 }
@@ -99,14 +103,21 @@ std::string named_class(const Json& file) {
   return file["architectures"][0].get<std::string>();
 }
 
+/// The model_type whose family has that class; empty where none has.
+std::string model_type_of_class(const Json& file) {
+  const std::string name = named_class(file);
+  for (auto* family : hf::all_families())
+    for (auto& c : family->classes)
+      if (name == c.class_name) return family->model_types[0];
+  return {};
+}
+
 /// Files of before 2020 have no model_type (formats: the class's name, else tell-tale fields).
 std::string inferred_model_type(const Node& top) {
   const Json& j = top.json();
   auto has = [&](const char* key) { return j.contains(key); };
+  if (const std::string named = model_type_of_class(j); !named.empty()) return named;
   if (const std::string name = named_class(j); !name.empty()) {
-    for (auto* family : hf::all_families())
-      for (auto& c : family->classes)
-        if (name == c.class_name) return family->model_types[0];
     static constexpr std::pair<const char*, const char*> kStarts[] = {
         {"GPT2", "gpt2"},     {"Roberta", "roberta"}, {"DistilBert", "distilbert"},
         {"Albert", "albert"}, {"Electra", "electra"}, {"Bert", "bert"},
@@ -256,6 +267,14 @@ class HfConfig final : public Reader {
                           "/model_type", "add \"model_type\" to the file"});
     }
     const hf::Family* family = hf::find_family(model_type);
+    if (const std::string named = family ? "" : model_type_of_class(file); !named.empty()) {
+      rt.diagnostics.add({Diagnostic::Severity::note, "guessed-model-type",
+                          fmt::format("memest does not know the model_type '{}'; the file's class, {}, is one of {}",
+                                      model_type.substr(0, 60), named_class(file).substr(0, 80), named),
+                          "/model_type", ""});
+      model_type = named;
+      family = hf::find_family(model_type);
+    }
     if (!family) {
       const std::string near = did_you_mean(model_type, hf::all_model_types());
       throw Error(fmt::format("memest does not know the model_type '{}'", model_type.substr(0, 60)),
@@ -275,6 +294,8 @@ class HfConfig final : public Reader {
         config.set("num_labels", {value});
         config.set("id2label", {});
       }
+    for (auto& [symbol, value] : options.sizes)  // what only the values of an input would tell
+      if (symbol == "height" || symbol == "width") config.set("image_" + symbol, {value});
     hf::Options o;
     const hf::TaskClass& made = class_for(options, *family, file);
     o.task = made.task;
@@ -298,6 +319,7 @@ class HfConfig final : public Reader {
     hf::NetworkPtr network = made.make(config, o);
     auto model = std::make_unique<HfModel>(network, config, o);
     model->kind = name;
+    if (dynamic_cast<const hf::WeightsOnly*>(network.get())) note_weights_only(network->type(), options);
     model->quantization = read_quantization(config);
     model->name = name_of(path, folder, file, model_type);
     for (auto& [symbol, value] : network->default_sizes()) (*model->symbols)[symbol] = value;
@@ -317,6 +339,12 @@ class HfConfig final : public Reader {
   }
 
  private:
+  static void note_weights_only(const std::string& type, const ReadOptions& options) {
+    const std::string knows = "memest knows the parameters of " + type + ", and not its run";
+    if (options.training || options.generates) throw Error(knows, "--mode infer says what loading them takes");
+    runtime().diagnostics.add(
+        {Diagnostic::Severity::warning, "weights-only", knows + ": the figures are what loading takes, and nothing runs", "", ""});
+  }
   static std::string name_of(const std::string& path, bool folder, const Json& file, const std::string& model_type) {
     if (file.contains("_name_or_path") && file["_name_or_path"].is_string() && !file["_name_or_path"].get<std::string>().empty() &&
         file["_name_or_path"].get<std::string>().size() < 80)

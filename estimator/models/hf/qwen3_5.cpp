@@ -46,8 +46,8 @@ Qwen3_5TextModel::Qwen3_5TextModel(std::shared_ptr<const DecoderConfig> config, 
                                                                                 rotary_width(c_->file, c_->head_dim, 0.25)));
 }
 
-std::pair<X, CachePtr> Qwen3_5TextModel::forward(X input_ids) {
-  X inputs_embeds = (*embed_tokens_)(input_ids);
+std::pair<X, CachePtr> Qwen3_5TextModel::forward(X input) {
+  X inputs_embeds = is_floating(input.dtype()) ? input : embed(input);
   CachePtr cache = new_cache(*c_, training);
   X position_ids = default_position_ids(inputs_embeds);
   return of_embeddings(inputs_embeds, position_ids, cache);
@@ -111,7 +111,6 @@ DecoderForm qwen3_5_form(const Config& text) {
 
 namespace {
 
-/// The text alone: also of a composite's config, as AutoModelForCausalLM takes it.
 NetworkPtr qwen3_5_text(const Config& config, const Options& o) {
   note_torch_recurrence("causal-conv1d and flash-linear-attention");
   const Config text = qwen3_5_text_config(config.has("text_config") ? config.section("text_config") : config);
@@ -122,10 +121,12 @@ const Family qwen3_5_text_family{{"qwen3_5_text"},
                                   {Task::seq_cls, "Qwen3_5TextForSequenceClassification", qwen3_5_text},
                                   {Task::token_cls, "Qwen3_5ForTokenClassification", qwen3_5_text},
                                   {Task::base, "Qwen3_5TextModel", qwen3_5_text}}};
-const Family qwen3_5_family{{"qwen3_5"}, {{Task::causal_lm, "Qwen3_5ForCausalLM", qwen3_5_text}}};
 const Family qwen3_5_moe_text_family{
     {"qwen3_5_moe_text"}, {{Task::causal_lm, "Qwen3_5MoeForCausalLM", qwen3_5_text}, {Task::base, "Qwen3_5MoeTextModel", qwen3_5_text}}};
 const Family qwen3_5_moe_family{{"qwen3_5_moe"}, {{Task::causal_lm, "Qwen3_5MoeForCausalLM", qwen3_5_text}}};
 
 }  // namespace
+
+NetworkPtr make_qwen3_5_text(const Config& config, const Options& o) { return qwen3_5_text(config, o); }
+
 }  // namespace memest::hf

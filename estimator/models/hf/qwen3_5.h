@@ -11,10 +11,10 @@ class Qwen3_5TextModel final : public DecoderBody {
   /// What follows the embedding. `position_ids`: [batch, length], or [3, batch, length] for time, height and width, which look for no
   /// packed sequences; undefined: counted from the cache's length.
   std::pair<X, CachePtr> of_embeddings(X inputs_embeds, X position_ids, CachePtr cache);
-  Unary& embed_tokens() { return *embed_tokens_; }
+  X embed(const X& input_ids) override { return (*embed_tokens_)(input_ids); }
 
  protected:
-  std::pair<X, CachePtr> forward(X input_ids) override;
+  std::pair<X, CachePtr> forward(X input) override;
 
  private:
   class RotaryEmbedding;
@@ -27,6 +27,8 @@ class Qwen3_5TextModel final : public DecoderBody {
 
 /// A text_config (or a text model's own config) with what its class computes.
 Config qwen3_5_text_config(const Config& text);
+/// The text alone: also of a composite's config, as AutoModelForCausalLM takes it.
+NetworkPtr make_qwen3_5_text(const Config& config, const Options& o);
 /// The text model's parts: "Qwen3_5", or "Qwen3_5Moe" with experts.
 DecoderForm qwen3_5_form(const Config& text);
 

@@ -21,6 +21,9 @@ class Weights final : public Base {
     module.new_parameter("weight", {out, in, kernel, kernel});
     module.new_parameter("bias", {out}, bias);
   }
+  void conv1d(const std::string& name, std::int64_t in, std::int64_t out, std::int64_t kernel, bool bias = true) {
+    child<Conv1d>(name, in, out, kernel, 1, 0, bias);
+  }
 };
 
 }  // namespace memest::hf

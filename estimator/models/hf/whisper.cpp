@@ -1,4 +1,6 @@
 // models/whisper/modeling_whisper.py.
+#include "models/hf/whisper.h"
+
 #include "fake/checkpoint.h"
 #include "models/hf/encoder.h"
 #include "models/hf/loss.h"
@@ -8,15 +10,18 @@ namespace memest::hf {
 namespace {
 
 struct WhisperConfig {
-  WhisperConfig(const Config& f, const Options& o) : file(f), options(o) {
+  WhisperConfig(const Config& f, const Options& o) : WhisperConfig(f, o, "Whisper") {
     vocab = f.size("vocab_size");
+    target_positions = f.size("max_target_positions");
+    decoder = stack("decoder_");
+    pad_token = f.integer_if("pad_token_id");
+  }
+  /// Of an encoder alone; `prefix`: of its class names.
+  WhisperConfig(const Config& f, const Options& o, std::string class_prefix) : file(f), options(o), prefix(std::move(class_prefix)) {
     width = f.size("d_model");
     mel_bins = f.size("num_mel_bins");
     source_positions = f.size("max_source_positions");
-    target_positions = f.size("max_target_positions");
     encoder = stack("encoder_");
-    decoder = stack("decoder_");
-    pad_token = f.integer_if("pad_token_id");
     act = f.text_or("activation_function", "gelu");
     dropout = f.number_or("dropout", 0.0);
     attention_dropout = f.number_or("attention_dropout", 0.0);
@@ -41,8 +46,9 @@ struct WhisperConfig {
   }
   Config file;
   Options options;
-  I vocab, width, mel_bins, source_positions, target_positions;
-  Stack encoder, decoder;
+  std::string prefix;
+  I vocab = 0, width, mel_bins, source_positions, target_positions = 0;
+  Stack encoder, decoder = {};
   std::optional<I> pad_token;
   std::string act;
   double dropout, attention_dropout, activation_dropout;
@@ -51,7 +57,7 @@ struct WhisperConfig {
 class WhisperAttention final : public Base {
  public:
   WhisperAttention(const WhisperConfig& c, I heads, bool causal, I layer)
-      : Base("WhisperAttention"),
+      : Base(c.prefix + "Attention"),
         options_(c.options),
         layer_(layer),
         heads_(heads),
@@ -88,14 +94,14 @@ class WhisperAttention final : public Base {
 };
 
 /// WhisperEncoderLayer and WhisperDecoderLayer.
-class WhisperLayer final : public Base {
+class WhisperLayer final : public AudioEncoderLayer {
  public:
   struct Call {
     X mask, encoder_hidden_states;
     Cache *cache = nullptr, *cross_cache = nullptr;
   };
   WhisperLayer(const WhisperConfig& c, bool decoder, I layer)
-      : Base(decoder ? "WhisperDecoderLayer" : "WhisperEncoderLayer"), c_(c), decoder_(decoder) {
+      : AudioEncoderLayer(c.prefix + (decoder ? "DecoderLayer" : "EncoderLayer")), c_(c), decoder_(decoder) {
     const auto& stack = decoder ? c.decoder : c.encoder;
     self_attn = &child<WhisperAttention>("self_attn", c, stack.heads, decoder, layer);
     if (decoder) activation_fn = &child<Activation>("activation_fn", c.act);
@@ -121,6 +127,9 @@ class WhisperLayer final : public Base {
     const Tensors inputs{hidden_states, call.mask, call.encoder_hidden_states};
     return c_.options.reentrant ? checkpoint_reentrant(std::move(region), inputs)[0] : memest::checkpoint(std::move(region), inputs)[0];
   }
+
+ protected:
+  X layer(X hidden_states, X attention_mask) override { return (*this)(std::move(hidden_states), Call{std::move(attention_mask), {}}); }
 
  private:
   X forward(X hidden_states, const Call& call) {
@@ -423,4 +432,9 @@ const Family whisper_family{{"whisper"},
                              {Task::base, "WhisperModel", whisper<WhisperAlone>}}};
 
 }  // namespace
+
+std::shared_ptr<AudioEncoderLayer> make_whisper_encoder_layer(const Config& encoder, const Options& options, const std::string& prefix) {
+  return std::make_shared<WhisperLayer>(WhisperConfig(encoder, options, prefix), false, 0);
+}
+
 }  // namespace memest::hf
