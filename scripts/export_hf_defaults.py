@@ -34,7 +34,7 @@ def facts(name, mapping):
         entry["aliases"] = cls.attribute_map
     if cls.sub_configs_defaults:
         entry["sections"] = {k: {"model_type": s.model_type, **({"fields": s.init_kwargs} if s.init_kwargs else {}), **({"optional": True} if s.optional else {}),
-                                 **({"flat": True} if takes_flat(cls, k) else {})} for k, s in cls.sub_configs_defaults.items()}
+                                 **({"flat": True} if takes_flat(cls, k) else {}), **({"merged": True} if merges(cls, k, s) else {})} for k, s in cls.sub_configs_defaults.items()}
     return entry
 
 
@@ -44,6 +44,17 @@ def takes_flat(cls, key):
         return False
     try:
         return getattr(getattr(cls(vocab_size=4711), key), "vocab_size", None) == 4711
+    except Exception:
+        return False
+
+
+def merges(cls, key, spec):
+    """Whether a section that is given gets what it would be made of otherwise for the fields that it leaves out."""
+    if not spec.init_kwargs:
+        return False
+    try:
+        section = getattr(cls(**{key: {"model_type": spec.model_type}}), key)
+        return all(getattr(section, name, None) == value for name, value in spec.init_kwargs.items() if name != "rope_theta")
     except Exception:
         return False
 

@@ -73,7 +73,8 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
     if (there && own.contains("model_type") && own["model_type"].is_string() && own["model_type"] != model_type &&
         !defaults_of(own["model_type"].get<std::string>()).empty())
       type = own["model_type"].get<std::string>();
-    config.set_section(key, config_of(own, type, flat ? pointer : pointer + "/" + name, there ? Json::object() : member(spec, "fields")));
+    config.set_section(key, config_of(own, type, flat ? pointer : pointer + "/" + name,
+                                      there && !spec.value("merged", false) ? Json::object() : member(spec, "fields")));
   }
   return config;
 }

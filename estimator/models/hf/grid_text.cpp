@@ -269,7 +269,7 @@ NetworkPtr make_grid_text(const Config& config, const Options& options, const Gr
   const DecoderParts text = text_decoder(section, options);
   if (options.task == Task::base)
     return std::make_shared<GridTextAlone>(form.prefix + "Model", config, options, form, std::move(visual), text);
-  const bool tied = config.boolean_or("tie_word_embeddings", false) || section.boolean_or("tie_word_embeddings", false);
+  const bool tied = config.boolean_or("tie_word_embeddings", false) || (form.text_ties && section.boolean_or("tie_word_embeddings", false));
   return std::make_shared<ForConditionalGeneration>(config, options, form, std::move(visual), text, tied);
 }
 

@@ -7,6 +7,7 @@ namespace memest::hf {
 
 struct GridTextForm {
   std::string prefix;          ///< of the class names: "Qwen2VL"
+  bool text_ties = true;       ///< the text_config's tie_word_embeddings ties, too
   bool float_interval = true;  ///< get_vision_position_ids multiplies an image's time by 1.0; else by 1
 };
 

@@ -79,7 +79,8 @@ class Qwen2_5_VisionTransformer final : public GridTower {
     {
       X cos = permute_input_for_window_attn(position_embeddings.first);
       X sin = permute_input_for_window_attn(position_embeddings.second);
-      position_embeddings = {cos, sin};
+      position_embeddings.second = sin;  // a tuple drops its items from its end
+      position_embeddings.first = cos;
     }
     for (I layer_num = 0; layer_num < blocks_.size(); ++layer_num) {
       const bool full = std::find(fullatt_block_indexes_.begin(), fullatt_block_indexes_.end(), layer_num) != fullatt_block_indexes_.end();
@@ -117,7 +118,7 @@ class Qwen2_5_VisionTransformer final : public GridTower {
 
 NetworkPtr qwen2_5_vl(const Config& config, const Options& o) {
   const GridVisionConfig vision(config.section("vision_config"), o, "hidden_size");
-  return make_grid_text(config, o, {"Qwen2_5_VL", false}, std::make_shared<Qwen2_5_VisionTransformer>(vision));
+  return make_grid_text(config, o, {"Qwen2_5_VL", true, false}, std::make_shared<Qwen2_5_VisionTransformer>(vision));
 }
 NetworkPtr qwen2_5_vl_text(const Config& config, const Options& o) { return make_qwen2_vl_text(config, o, "Qwen2_5_VL"); }
 

@@ -8,7 +8,7 @@ namespace memest::hf {
 namespace {
 
 NetworkPtr qwen3_5(const Config& config, const Options& o) {
-  return make_grid_text(config, o, {"Qwen3_5"}, make_qwen3_vl_tower(config.section("vision_config"), o, "Qwen3_5"));
+  return make_grid_text(config, o, {"Qwen3_5", false}, make_qwen3_vl_tower(config.section("vision_config"), o, "Qwen3_5"));
 }
 const Family qwen3_5_family{{"qwen3_5"},
                             {{Task::image_text_to_text, "Qwen3_5ForConditionalGeneration", qwen3_5},

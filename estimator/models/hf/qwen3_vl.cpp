@@ -165,7 +165,7 @@ class Qwen3VLVisionModel final : public GridTower {
 };
 
 NetworkPtr qwen3_vl(const Config& config, const Options& o) {
-  return make_grid_text(config, o, {"Qwen3VL"}, make_qwen3_vl_tower(config.section("vision_config"), o, "Qwen3VL"));
+  return make_grid_text(config, o, {"Qwen3VL", false}, make_qwen3_vl_tower(config.section("vision_config"), o, "Qwen3VL"));
 }
 NetworkPtr qwen3_vl_text(const Config& config, const Options& o) {
   DecoderForm f;
