@@ -64,7 +64,8 @@ std::string device_table(const ReplayedDevice& d, bool several) {
   if (d.run.peak_event)
     text += fmt::format("  most allocated at event {}{}\n", *d.run.peak_event, d.peak_place.empty() ? "" : ": " + d.peak_place);
   text += fmt::format("  at the end {} allocated, {} reserved\n", human(d.run.allocated_end), human(d.run.reserved_end));
-  if (d.limit) text += fmt::format("  the allocator can get {}{}\n", human(*d.limit), d.limit_given ? "" : " at most, as the recording shows");
+  if (d.limit)
+    text += fmt::format("  the allocator can get {}{}\n", human(*d.limit), d.limit_given ? "" : " at most, as the recording shows");
   return text;
 }
 
