@@ -24,9 +24,12 @@ CONFIGS = {
     "mistral": SMALL | {"model_type": "mistral", "sliding_window": 50, "bos_token_id": 1, "eos_token_id": 2},
     "qwen3": SMALL | {"model_type": "qwen3", "head_dim": 64, "bos_token_id": 151643, "eos_token_id": [1, 2]},
     "gemma2": SMALL | {"model_type": "gemma2", "head_dim": 64, "sliding_window": 50, "bos_token_id": 2, "eos_token_id": [1, 107], "pad_token_id": 0},
+    "qwen3_5_text": SMALL | {"model_type": "qwen3_5_text", "head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                             "layer_types": ["linear_attention", "full_attention"], "bos_token_id": 1, "eos_token_id": 2},
 }
 CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "eager"), ("llama", 3, 2, 70, "fp16", "sdpa"),
-         ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager")]
+         ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager"),
+         ("qwen3_5_text", 2, 77, 9, "bf16", "sdpa")]
 
 
 class Phases:
