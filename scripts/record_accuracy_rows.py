@@ -59,6 +59,11 @@ SETS = {
                r" task=causal-lm precision=amp-bf16|(cpmant|doge)-2layers|(biogpt|gpt_bigcode)-2layers task=causal-lm precision=fp16)",
         "condition": lambda case: True,
     },
+    "recurrences": {
+        "file": "vgpu.jsonl",
+        "ids": r"^hf:((mamba|mamba2|falcon_mamba|xlstm|lfm3)-2layers|(recurrent_gemma|bailing_hybrid)-2layers \S+ precision=(fp32|bf16)|zaya-2layers \S+ precision=fp16)",
+        "condition": lambda case: True,
+    },
     "t5-and-whisper": {
         "file": "vgpu.jsonl",
         "ids": r"^hf:(t5-small .*precision=fp16|mt5-2layers .*precision=fp32|umt5-2layers .*precision=amp-bf16|whisper-2layers .*precision=(amp-bf16|fp16))",

@@ -26,13 +26,16 @@ CONFIGS = {
     "mistral": SMALL | {"model_type": "mistral", "sliding_window": 50, "bos_token_id": 1, "eos_token_id": 2},
     "qwen3": SMALL | {"model_type": "qwen3", "head_dim": 64, "bos_token_id": 151643, "eos_token_id": [1, 2]},
     "gemma2": SMALL | {"model_type": "gemma2", "head_dim": 64, "sliding_window": 50, "bos_token_id": 2, "eos_token_id": [1, 107], "pad_token_id": 0},
+    "qwen3_5_text": SMALL | {"model_type": "qwen3_5_text", "head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+                             "layer_types": ["linear_attention", "full_attention"], "bos_token_id": 1, "eos_token_id": 2},
 }
 CACHES = {"static": {"cache_implementation": "static"}, "fp8": {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}}
 CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "eager"), ("llama", 3, 2, 70, "fp16", "sdpa"),
          ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager"),
          ("llama", 2, 100, 30, "bf16", "sdpa", "static"), ("llama", 1, 40, 9, "fp32", "eager", "static"), ("mistral", 2, 30, 40, "fp16", "sdpa", "static"),
          ("mistral", 1, 77, 9, "bf16", "sdpa", "static"), ("qwen3", 2, 20, 12, "bf16", "sdpa", "static"), ("gemma2", 2, 45, 20, "bf16", "eager", "static"),
-         ("gemma2", 1, 60, 8, "fp32", "eager", "static"), ("llama", 2, 100, 30, "bf16", "sdpa", "fp8"), ("qwen3", 1, 50, 9, "fp32", "eager", "fp8")]
+         ("gemma2", 1, 60, 8, "fp32", "eager", "static"), ("llama", 2, 100, 30, "bf16", "sdpa", "fp8"), ("qwen3", 1, 50, 9, "fp32", "eager", "fp8"),
+         ("qwen3_5_text", 2, 77, 9, "bf16", "sdpa")]
 
 
 class Phases:

@@ -239,7 +239,9 @@ MixerPtr make_hybrid_mamba2_mixer(const DecoderConfig& c, I layer, std::string t
   form.type = std::move(type);
   form.heads = f.size("mamba_n_heads");
   form.intermediate = checked_mul(f.size("mamba_expand"), c.hidden);
-  form.head_dim = f.integer_if("mamba_d_head") ? f.size("mamba_d_head") : form.intermediate / form.heads;  // or "auto"
+  const ConfigValue* d_head = f.find("mamba_d_head");
+  const bool automatic = d_head && std::get_if<std::string>(&d_head->value);
+  form.head_dim = automatic ? form.intermediate / form.heads : f.size("mamba_d_head");
   form.state = f.size("mamba_d_state");
   form.groups = f.size("mamba_n_groups");
   form.kernel = f.size("mamba_d_conv");
