@@ -35,6 +35,15 @@ ExpertParameters expert_parameters(const nn::Module& root) {
   return sum;
 }
 
+bool switch_experts(const nn::Module& root, const std::string& from, const std::string& to) {
+  bool any = false;
+  for (auto& [name, child] : root.children()) {
+    auto* experts = dynamic_cast<Experts*>(child.get());
+    any |= experts ? experts->switch_implementation(from, to) : switch_experts(*child, from, to);
+  }
+  return any;
+}
+
 Experts::Experts(ExpertsForm form, const Options& options)
     : Module(form.type), RoutedExperts(form.count, form.per_token), form_(std::move(form)), implementation_(options.experts) {
   const I up = form_.gated ? checked_mul(I{2}, form_.intermediate) : form_.intermediate;

@@ -34,6 +34,12 @@ class Experts final : public Module<Experts>, public RoutedExperts {
  public:
   Experts(ExpertsForm form, const Options& options);
   X forward(X hidden_states, X top_k_index, X top_k_weights);
+  /// set_experts_implementation, where it is `from`.
+  bool switch_implementation(const std::string& from, const std::string& to) {
+    if (implementation_ != from) return false;
+    implementation_ = to;
+    return true;
+  }
 
  private:
   enum Parameter : std::size_t { kUp, kUpBias, kDown, kDownBias };
@@ -47,6 +53,9 @@ class Experts final : public Module<Experts>, public RoutedExperts {
   std::string implementation_;
   Activation* act_fn_ = nullptr;
 };
+
+/// The same for all experts of a model: whether there were any.
+bool switch_experts(const nn::Module& root, const std::string& from, const std::string& to);
 
 /// Tokens that the i-th of `count` experts gets of `total`, where they are spread evenly.
 I tokens_of_expert(I i, I count, I total);

@@ -40,11 +40,11 @@ class GatedDeltaNet final : public Mixer {
     if (num_v_heads_ % num_k_heads_ != 0)
       throw c.file.error("linear_num_value_heads", std::to_string(num_v_heads_) + " value heads are not a multiple of " +
                                                        std::to_string(num_k_heads_) + " key heads");
-    const I conv_dim = 2 * key_dim_ + value_dim_;
+    const I conv_dim = checked_add(checked_mul(key_dim_, 2), value_dim_);
     conv1d = &child<Conv1d>("conv1d", conv_dim, conv_dim, kernel_, 1, kernel_ - 1, false, conv_dim);
     if (joint_) {
-      in_proj_qkvz = &child<Linear>("in_proj_qkvz", c.hidden, 2 * key_dim_ + 2 * value_dim_, false);
-      in_proj_ba = &child<Linear>("in_proj_ba", c.hidden, 2 * num_v_heads_, false);
+      in_proj_qkvz = &child<Linear>("in_proj_qkvz", c.hidden, checked_add(conv_dim, value_dim_), false);
+      in_proj_ba = &child<Linear>("in_proj_ba", c.hidden, checked_mul(num_v_heads_, 2), false);
     }
     new_parameter("dt_bias", {num_v_heads_});
     new_parameter("A_log", {num_v_heads_});
@@ -151,10 +151,10 @@ class GatedAttention final : public Mixer {
         head_dim_(c.head_dim),
         groups_(c.heads / c.kv_heads),
         dropout_(c.attention_dropout),
-        q_proj(child<Linear>("q_proj", c.hidden, c.heads * c.head_dim * 2, c.attention_bias)),
-        k_proj(child<Linear>("k_proj", c.hidden, c.kv_heads * c.head_dim, c.attention_bias)),
-        v_proj(child<Linear>("v_proj", c.hidden, c.kv_heads * c.head_dim, c.attention_bias)),
-        o_proj(child<Linear>("o_proj", c.heads * c.head_dim, c.hidden, c.attention_bias)),
+        q_proj(child<Linear>("q_proj", c.hidden, checked_mul(checked_mul(c.heads, c.head_dim), 2), c.attention_bias)),
+        k_proj(child<Linear>("k_proj", c.hidden, checked_mul(c.kv_heads, c.head_dim), c.attention_bias)),
+        v_proj(child<Linear>("v_proj", c.hidden, checked_mul(c.kv_heads, c.head_dim), c.attention_bias)),
+        o_proj(child<Linear>("o_proj", checked_mul(c.heads, c.head_dim), c.hidden, c.attention_bias)),
         q_norm_(register_module("q_norm", make_norm(Norm::gemma, c.head_dim, prefix + "RMSNorm"))),
         k_norm_(register_module("k_norm", make_norm(Norm::gemma, c.head_dim, prefix + "RMSNorm"))) {}
 

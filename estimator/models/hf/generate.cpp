@@ -1,6 +1,7 @@
 #include "models/hf/generate.h"
 
 #include "fake/autograd.h"
+#include "models/hf/experts.h"
 #include "models/hf/masks.h"
 
 namespace memest::hf {
@@ -97,14 +98,15 @@ X generate(Network& model, const Config& config, const Options& options, X input
   NoGrad guard;
   const SpecialTokens tokens(config);
   const I batch = input_ids.size(0), most = input_ids.size(1) + g.new_tokens;
+  const bool positioned = !dynamic_cast<const WithoutPositions*>(&model);
   if (tokens.pad && batch > 1) any(compare("eq", attention_mask.select(1, -1), 0));
   X position_ids;
-  {
+  if (positioned) {
     X summed = attention_mask.to(DType::int64);
     summed = aten("cumsum", {Tensor(summed), I{-1}});
     position_ids = std::move(summed).sub(Scalar(1));
   }
-  {
+  if (positioned) {
     X padding = compare("eq", attention_mask, 0);
     X filled = aten("masked_fill", {Tensor(position_ids), Tensor(padding), I{0}});
     padding.reset();
@@ -139,19 +141,20 @@ X generate(Network& model, const Config& config, const Options& options, X input
     outputs = step(ids, position_ids);
   }
   if (cache) cache->prepared = {};
-  const X first_positions = position_ids;  // generate's own model_kwargs
+  const X first_positions = position_ids;                                   // generate's own model_kwargs
+  const bool switched = switch_experts(model, "grouped_mm", "batched_mm");  // _optimize_model_for_decode
   X next_token_logits, next_tokens, ids, positions;
   for (bool prefill = true;; prefill = false) {
     if (!prefill) {
       X new_ids = g.use_cache ? input_ids.slice(1, -1, std::nullopt).clone() : input_ids.clone();
-      X new_positions = g.use_cache ? position_ids.slice(-1, -1, std::nullopt).clone() : position_ids;
+      X new_positions = g.use_cache && positioned ? position_ids.slice(-1, -1, std::nullopt).clone() : position_ids;
       Cache::Masks former = prepare_masks(new_ids);
       ids = std::move(new_ids);
       positions = std::move(new_positions);
       former = {};
       outputs = step(ids, positions);
     }
-    position_ids = next_positions(position_ids);
+    if (positioned) position_ids = next_positions(position_ids);
     next_token_logits = ops::to_copy(outputs.logits.select(1, -1), DType::float32);
     next_tokens = aten("argmax", {Tensor(next_token_logits), I{-1}});
     if (tokens.eos) {
@@ -179,6 +182,7 @@ X generate(Network& model, const Config& config, const Options& options, X input
     if (input_ids.size(1) >= most) break;
     if (prefill && g.on_decode) g.on_decode();
   }
+  if (switched) switch_experts(model, "batched_mm", "grouped_mm");
   return input_ids;
 }
 

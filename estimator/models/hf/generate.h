@@ -6,6 +6,11 @@
 
 namespace memest::hf {
 
+/// A model whose forward takes no position_ids: generate() makes none for it.
+struct WithoutPositions {
+  virtual ~WithoutPositions() = default;
+};
+
 struct Generation {
   I new_tokens = 1;         ///< max_new_tokens, all of which are generated
   bool all_logits = false;  ///< logits of the whole prompt, cast to float32, as before transformers 4.45

@@ -186,10 +186,10 @@ class Lfm3Attention final : public Mixer {
         head_dim_(c.head_dim),
         groups_(c.heads / c.kv_heads),
         dropout_(c.attention_dropout),
-        q_proj(child<Linear>("q_proj", c.hidden, c.heads * c.head_dim, c.attention_bias)),
-        k_proj(child<Linear>("k_proj", c.hidden, c.kv_heads * c.head_dim, c.attention_bias)),
-        v_proj(child<Linear>("v_proj", c.hidden, c.kv_heads * c.head_dim, c.attention_bias)),
-        o_proj(child<Linear>("o_proj", c.heads * c.head_dim, c.hidden, c.attention_bias)),
+        q_proj(child<Linear>("q_proj", c.hidden, checked_mul(c.heads, c.head_dim), c.attention_bias)),
+        k_proj(child<Linear>("k_proj", c.hidden, checked_mul(c.kv_heads, c.head_dim), c.attention_bias)),
+        v_proj(child<Linear>("v_proj", c.hidden, checked_mul(c.kv_heads, c.head_dim), c.attention_bias)),
+        o_proj(child<Linear>("o_proj", checked_mul(c.heads, c.head_dim), c.hidden, c.attention_bias)),
         q_norm_(register_module("q_norm", make_norm(Norm::llama, c.head_dim, "Lfm3RMSNorm"))),
         k_norm_(register_module("k_norm", make_norm(Norm::llama, c.head_dim, "Lfm3RMSNorm"))) {
     if (c.file.boolean_or("use_attention_gate", true)) g_proj = &child<Linear>("g_proj", c.hidden, c.heads, false);

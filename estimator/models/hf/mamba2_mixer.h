@@ -1,4 +1,4 @@
-// models/mamba2: the scan by chunks and its mixer, which bamba, granitemoehybrid, nemotron_h, zamba2 and falcon_h1 share.
+// models/mamba2: the scan by chunks and its mixer, which bamba and granitemoehybrid share.
 #pragma once
 #include "models/hf/decoder.h"
 

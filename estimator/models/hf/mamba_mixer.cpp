@@ -71,7 +71,7 @@ class MambaMixer final : public Mixer {
     conv1d = &child<Conv1d>("conv1d", width, width, form.kernel, 1, form.kernel - 1, form.conv_bias, width);
     act = &child<Activation>("act", form.act);
     in_proj = &child<Linear>("in_proj", c.hidden, checked_mul(width, 2), form.bias);
-    x_proj = &child<Linear>("x_proj", width, form.rank + form.state * 2, false);
+    x_proj = &child<Linear>("x_proj", width, checked_add(form.rank, checked_mul(form.state, 2)), false);
     dt_proj = &child<Linear>("dt_proj", form.rank, width, true);
     new_parameter("A_log", {width, form.state});
     new_parameter("D", {width});

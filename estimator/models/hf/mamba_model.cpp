@@ -1,5 +1,6 @@
 #include "models/hf/mamba_model.h"
 
+#include "models/hf/generate.h"
 #include "models/hf/linear_attention.h"
 #include "models/hf/loss.h"
 
@@ -56,7 +57,7 @@ class MambaModel final : public DecoderBody {
   UnaryPtr norm_f_;
 };
 
-class MambaForCausalLM final : public Network {
+class MambaForCausalLM final : public Network, public WithoutPositions {
  public:
   MambaForCausalLM(std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm> form)
       : Network(form->prefix + "ForCausalLM", c->options),

@@ -36,7 +36,7 @@ class Counter {
   /// A module whose own name or class tells nothing is of its parent's part.
   Part part_of(const nn::Module& m, const std::string& path, const std::string& name, Part inherited) const {
     static constexpr std::array kNorms{"norm", "ln_", "layernorm"}, kEmbeddings{"embed", "wte", "wpe"};
-    static constexpr std::array kAttention{"attn", "attention", "mixer", "mamba", "recurrent"};
+    static constexpr std::array kAttention{"attn", "attention", "mixer", "mamba", "temporal_block"};
     static constexpr std::array kMlp{"mlp", "ffn",          "feed_forward", "feedforward", "dense", "expert",
                                      "moe", "intermediate", "fc1",          "fc2",         "router"};
     static constexpr std::array kHeads{"lm_head", "embed_out", "score", "classifier", "qa_outputs", "pooler", "cls", "predictions"};
@@ -45,7 +45,7 @@ class Counter {
     if (contains_any(type, kNorms) || contains_any(own, kNorms)) return &nn::ParameterParts::norms;
     if (inherited != &nn::ParameterParts::other) return inherited;
     if (contains_any(own, kHeads)) return &nn::ParameterParts::head;
-    if (contains_any(own, kAttention) || contains_any(type, kAttention) || own == "conv") return &nn::ParameterParts::attention;
+    if (contains_any(own, kAttention) || type.ends_with("attention") || own == "conv") return &nn::ParameterParts::attention;
     if (contains_any(own, kMlp) || type.ends_with("layerff")) return &nn::ParameterParts::mlp;
     if (dynamic_cast<const nn::InputEmbedding*>(&m) || contains_any(own, kEmbeddings) || type == "embedding")
       return &nn::ParameterParts::embeddings;

@@ -17,6 +17,12 @@ struct Gated {
   X query, key, value, igate, fgate;
 };
 
+/// hidden_size * config[factor], which must be a size.
+double scaled(const DecoderConfig& c, const char* factor, double otherwise) {
+  const double width = double(c.hidden) * c.file.number_or(factor, otherwise);
+  if (!(width >= 1 && width < 1e15)) throw c.file.error(factor, "the width it gives is no size: " + std::to_string(width));
+  return width;
+}
 I rounded_up(double x, I multiple_of) { return I(std::floor((x + double(multiple_of) - 1) / double(multiple_of)) * double(multiple_of)); }
 X maximum(X a, X b) { return aten("maximum", {Tensor(std::move(a)), Tensor(std::move(b))}); }
 X log_sigmoid(const X& x) { return aten("log_sigmoid", {Tensor(x)}); }
@@ -261,9 +267,9 @@ class xLSTMFeedForward final : public Unary {
  public:
   explicit xLSTMFeedForward(const DecoderConfig& c) : Unary("xLSTMFeedForward"), fused_(is_fused(c.file)) {
     const bool bias = c.file.boolean_or("use_bias", false);
-    up_ = rounded_up(double(c.hidden) * c.file.number_or("ffn_proj_factor", 2.667), c.file.size_or("ffn_round_up_to_multiple_of", 64));
+    up_ = rounded_up(scaled(c, "ffn_proj_factor", 2.667), c.file.size_or("ffn_round_up_to_multiple_of", 64));
     if (fused_) {
-      proj_up_gate_z = &child<Linear>("proj_up_gate_z", c.hidden, 2 * up_, bias);
+      proj_up_gate_z = &child<Linear>("proj_up_gate_z", c.hidden, checked_mul(up_, 2), bias);
     } else {
       proj_up_gate = &child<Linear>("proj_up_gate", c.hidden, up_, bias);
       proj_up = &child<Linear>("proj_up", c.hidden, up_, bias);
@@ -300,8 +306,8 @@ class xLSTMLayer final : public Base {
   explicit xLSTMLayer(const DecoderConfig& c)
       : Base("xLSTMLayer"),
         heads_(c.file.size("num_heads")),
-        v_dim_(I(double(c.hidden) * c.file.number_or("v_dim_factor", 1.0))),
-        qk_dim_(I(double(c.hidden) * c.file.number_or("qk_dim_factor", 0.5))),
+        v_dim_(I(scaled(c, "v_dim_factor", 1.0))),
+        qk_dim_(I(scaled(c, "qk_dim_factor", 0.5))),
         chunk_size_(c.file.size_or("chunk_size", 64)),
         fused_(is_fused(c.file)) {
     const bool bias = c.file.boolean_or("use_bias", false);
@@ -309,8 +315,8 @@ class xLSTMLayer final : public Base {
       throw c.file.error("num_heads", std::to_string(heads_) + " heads do not divide the widths " + std::to_string(qk_dim_) +
                                           " of the keys and " + std::to_string(v_dim_) + " of the values");
     if (fused_) {
-      qkv_opreact = &child<Linear>("qkv_opreact", c.hidden, 2 * qk_dim_ + 2 * v_dim_, bias);
-      ifgate_preact = &child<Linear>("ifgate_preact", c.hidden, 2 * heads_, true);
+      qkv_opreact = &child<Linear>("qkv_opreact", c.hidden, checked_mul(checked_add(qk_dim_, v_dim_), 2), bias);
+      ifgate_preact = &child<Linear>("ifgate_preact", c.hidden, checked_mul(heads_, 2), true);
     } else {
       q = &child<Linear>("q", c.hidden, qk_dim_, bias);
       k = &child<Linear>("k", c.hidden, qk_dim_, bias);
@@ -437,8 +443,8 @@ class xLSTMModel final : public DecoderBody {
   CachePtr new_xlstm_cache(const X& inputs_embeds) const {
     auto cache = std::make_shared<Cache>();
     const I heads = c_->file.size("num_heads"), batch_size = inputs_embeds.size(0);
-    const I qk_head_dim = rounded_up(double(c_->hidden) * c_->file.number_or("qk_dim_factor", 0.5), 64) / heads;
-    const I v_head_dim = rounded_up(double(c_->hidden) * c_->file.number_or("v_dim_factor", 1.0), 64) / heads;
+    const I qk_head_dim = rounded_up(scaled(*c_, "qk_dim_factor", 0.5), 64) / heads;
+    const I v_head_dim = rounded_up(scaled(*c_, "v_dim_factor", 1.0), 64) / heads;
     const X seqlen_offset = zeros({1}, DType::int64);
     for (I i = 0; i < c_->layers; ++i) {
       auto& states = cache->layer(i).states;

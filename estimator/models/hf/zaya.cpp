@@ -20,15 +20,15 @@ class ZayaCCAProjection final : public Base {
         hidden_(c.hidden),
         head_dim_(c.head_dim),
         groups_(c.heads / c.kv_heads),
-        query_width_(c.heads * c.head_dim) {
-    const I time0 = c.file.size("cca_time0"), time1 = c.file.size("cca_time1"), key_width = c.kv_heads * c.head_dim;
+        query_width_(checked_mul(c.heads, c.head_dim)) {
+    const I time0 = c.file.size("cca_time0"), time1 = c.file.size("cca_time1"), key_width = checked_mul(c.kv_heads, c.head_dim);
     if (key_width % 2 != 0) throw c.file.error("head_dim", "the values' width " + std::to_string(key_width) + " has no halves");
-    kernel_ = time0 - 1 + time1 - 1;
+    kernel_ = checked_add(time0 - 1, time1 - 1);
     q_proj = &child<Linear>("q_proj", c.hidden, query_width_, c.attention_bias);
     k_proj = &child<Linear>("k_proj", c.hidden, key_width, c.attention_bias);
     v_proj_current = &child<Linear>("v_proj_current", c.hidden, key_width / 2, c.attention_bias);
     v_proj_delayed = &child<Linear>("v_proj_delayed", c.hidden, key_width / 2, c.attention_bias);
-    const I channels = key_width + query_width_;
+    const I channels = checked_add(key_width, query_width_);
     conv_qk_depthwise = &child<Conv1d>("conv_qk_depthwise", channels, channels, time0, 1, 0, true, channels);
     conv_qk_grouped = &child<Conv1d>("conv_qk_grouped", channels, channels, time1, 1, 0, true, c.kv_heads + c.heads);
   }
@@ -105,7 +105,7 @@ class ZayaAttention final : public Mixer {
         layer_(layer),
         groups_(c.heads / c.kv_heads),
         dropout_(c.attention_dropout),
-        o_proj(child<Linear>("o_proj", c.heads * c.head_dim, c.hidden, c.attention_bias)),
+        o_proj(child<Linear>("o_proj", checked_mul(c.heads, c.head_dim), c.hidden, c.attention_bias)),
         qkv_proj(child<ZayaCCAProjection>("qkv_proj", c, layer)),
         qk_norm(child<ZayaQKNorm>("qk_norm", c.kv_heads)) {}
 
