@@ -323,7 +323,7 @@ Estimate with_scaling(const EstimateRequest& asked) {
     if (wanted && model.is_transformers()) larger = std::async(std::launch::async, with_one_sample_more, asked);
   });
   if (!larger.valid()) return e;
-  if (const auto other = larger.get()) e.scaling = scaling_of(e, *other);
+  if (const auto other = larger.get(); other && other->replay.allocated_peak != e.replay.allocated_peak) e.scaling = scaling_of(e, *other);
   return e;
 }
 

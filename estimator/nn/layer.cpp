@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -59,6 +60,8 @@ std::optional<Values> gathered(const Schema& schema, const Values& arguments, bo
 }  // namespace
 
 const Schema& Record::schema() const {
+  static std::mutex mutex;  // estimates in two threads share the records
+  const std::lock_guard lock(mutex);
   if (!schema_) schema_ = std::make_unique<Schema>(Schema::parse(signature_));
   return *schema_;
 }

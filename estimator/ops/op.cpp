@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <mutex>
 #include <unordered_map>
 
 #include "base/text.h"
@@ -50,6 +51,8 @@ std::string_view name_of(Autocast policy) {
 OpRecord::OpRecord(const OpInfo& op_info) : info(op_info), name_(name_in(op_info.schema)) { registered().push_back(this); }
 
 const Schema& OpRecord::schema() const {
+  static std::mutex mutex;  // estimates in two threads share the records
+  const std::lock_guard lock(mutex);
   if (!schema_) schema_ = std::make_unique<Schema>(Schema::parse(info.schema));
   return *schema_;
 }
