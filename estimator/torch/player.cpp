@@ -141,7 +141,7 @@ Player::Call Player::read_call(const Json& j, const std::vector<std::string>& mo
   for (const c10::Argument& a : op->schema().arguments()) {
     const auto it = given.find(a.name());
     if (it != given.end()) ++used;
-    if (it == given.end() && a.default_value() && a.real_type()->kind() != c10::TypeKind::DeviceObjType)
+    if (it == given.end() && a.default_value() && inner(a.real_type())->kind() != c10::TypeKind::DeviceObjType)
       c.arguments.push_back({Argument::Kind::constant, *a.default_value(), {}});
     else
       c.arguments.push_back(read_argument(it == given.end() ? Json() : *it, a, name, c.host));
