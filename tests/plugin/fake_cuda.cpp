@@ -1,5 +1,5 @@
-// Stands for memest_cuda.so where there is no GPU: replies are the lines of the file that FAKE_CUDA names, the first to "device", the second
-// to "probe".
+// Stands for memest_cuda.so where there is no GPU: replies are the lines of the file that FAKE_CUDA names, the first to "device", the
+// second to "probe".
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
