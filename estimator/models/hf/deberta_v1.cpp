@@ -24,28 +24,7 @@ class DebertaLayerNorm final : public Unary {
   }
 };
 
-/// DebertaSelfOutput and DebertaOutput.
-class DebertaOutput final : public Joint {
- public:
-  DebertaOutput(std::string type, const EncoderConfig& c, I in)
-      : Joint(std::move(type)),
-        dense(child<Linear>("dense", in, c.hidden)),
-        norm(child<DebertaLayerNorm>("LayerNorm", c.hidden)),
-        dropout(child<Dropout>("dropout", c.hidden_dropout)) {}
-
- protected:
-  X forward(X hidden_states, X input_tensor) override {
-    hidden_states = dense(hidden_states);
-    hidden_states = dropout(hidden_states);
-    hidden_states = norm(hidden_states.add(input_tensor));
-    return hidden_states;
-  }
-
- private:
-  Linear& dense;
-  DebertaLayerNorm& norm;
-  Dropout& dropout;
-};
+using DebertaOutput = ResidualOutput<DebertaLayerNorm>;
 
 I max_relative_positions(const EncoderConfig& c) {
   const I given = c.file.integer_or("max_relative_positions", -1);

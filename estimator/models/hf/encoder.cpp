@@ -95,28 +95,6 @@ class SelfAttention final : public Mixer {
   Linear *query_, *key_, *value_;
 };
 
-class ResidualOutput final : public Joint {
- public:
-  ResidualOutput(std::string type, const EncoderConfig& c, I in)
-      : Joint(std::move(type)),
-        dense(child<Linear>("dense", in, c.hidden)),
-        norm(child<LayerNorm>("LayerNorm", c.hidden)),
-        dropout(child<Dropout>("dropout", c.hidden_dropout)) {}
-
- protected:
-  X forward(X hidden_states, X input_tensor) override {
-    hidden_states = dense(hidden_states);
-    hidden_states = dropout(hidden_states);
-    hidden_states = norm(hidden_states.add(input_tensor));
-    return hidden_states;
-  }
-
- private:
-  Linear& dense;
-  LayerNorm& norm;
-  Dropout& dropout;
-};
-
 class Intermediate final : public Unary {
  public:
   Intermediate(std::string type, const EncoderConfig& c)
@@ -753,7 +731,7 @@ MixerPtr make_self_attention(const EncoderConfig& c, I layer, const std::string&
   return std::make_shared<SelfAttention>(c, layer, prefix + "SelfAttention");
 }
 JointPtr make_residual_output(std::string type, const EncoderConfig& c, I in) {
-  return std::make_shared<ResidualOutput>(std::move(type), c, in);
+  return std::make_shared<ResidualOutput<LayerNorm>>(std::move(type), c, in);
 }
 UnaryPtr make_intermediate(std::string type, const EncoderConfig& c) { return std::make_shared<Intermediate>(std::move(type), c); }
 UnaryPtr make_pooler(std::string type, I hidden, I out, const std::string& act) {

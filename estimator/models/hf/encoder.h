@@ -40,7 +40,30 @@ class Joint : public Base {
   using Base::forward;
 };
 using JointPtr = std::shared_ptr<Joint>;
-/// BertSelfOutput and BertOutput: LayerNorm(dropout(dense(x)) + input).
+/// BertSelfOutput and BertOutput: norm(dropout(dense(x)) + input), with the norm N(width).
+template <class N>
+class ResidualOutput final : public Joint {
+ public:
+  ResidualOutput(std::string type, const EncoderConfig& c, I in)
+      : Joint(std::move(type)),
+        dense(child<Linear>("dense", in, c.hidden)),
+        norm(child<N>("LayerNorm", c.hidden)),
+        dropout(child<Dropout>("dropout", c.hidden_dropout)) {}
+
+ protected:
+  X forward(X hidden_states, X input_tensor) override {
+    hidden_states = dense(hidden_states);
+    hidden_states = dropout(hidden_states);
+    hidden_states = norm(hidden_states.add(input_tensor));
+    return hidden_states;
+  }
+
+ private:
+  Linear& dense;
+  N& norm;
+  Dropout& dropout;
+};
+/// The same with nn.LayerNorm.
 JointPtr make_residual_output(std::string type, const EncoderConfig& c, I in);
 /// BertIntermediate: act(dense(x)).
 UnaryPtr make_intermediate(std::string type, const EncoderConfig& c);
