@@ -1,10 +1,13 @@
-// operator new and delete of the executable, which lives for milliseconds: a deleted small object's memory waits for the next one of its
-// size in a list of the thread, since tensors, nodes and argument lists come and go by the thousand. Every object is a block of malloc's,
-// so whatever frees it may free it. The sanitizers' build keeps malloc's own, and sees every use after the end of a life.
+// operator new and delete of the executable, which lives for milliseconds: tensors, nodes and argument lists come and go by the thousand.
+// Small objects are cut from spans of one size in a range of addresses of their own, and a deleted one's memory waits for the next of its
+// size in a list of the thread; larger objects are malloc's. The sanitizers' build keeps malloc's own, and sees every use after the end of
+// a life.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -28,15 +31,42 @@ struct Spare {
 };
 thread_local constinit Spare* spares[kClasses] = {};
 
-std::size_t class_of(std::size_t bytes) { return (bytes + kUnit - 1) / kUnit; }
+std::size_t class_of(std::size_t bytes) { return bytes ? (bytes + kUnit - 1) / kUnit : 1; }
 
-void* fresh(std::size_t bytes) {
+void* of_malloc(std::size_t bytes) {
   for (;;) {
     if (void* place = std::malloc(bytes)) return place;
     std::new_handler handler = std::get_new_handler();
     if (!handler) throw std::bad_alloc();
     handler();
   }
+}
+
+constexpr std::size_t kSpan = 64 << 10, kSpans = 1 << 14;  // 1 GiB of addresses; where they end, or are not to be had, malloc goes on
+/// What is left of a thread's span of one class.
+struct Rest {
+  char* next;
+  std::size_t bytes;
+};
+thread_local constinit Rest rests[kClasses] = {};
+constinit char* range = nullptr;
+constinit std::atomic<std::size_t> spans_taken = kSpans;
+constinit unsigned char class_of_span[kSpans] = {};
+
+bool in_range(const void* place) { return std::size_t(static_cast<const char*>(place) - range) < kSpan * kSpans && range; }
+
+void* fresh(std::size_t c) {
+  Rest& rest = rests[c];
+  const std::size_t bytes = c * kUnit;
+  if (rest.bytes < bytes) {
+    if (spans_taken.load(std::memory_order_relaxed) >= kSpans) return of_malloc(bytes);
+    const std::size_t span = spans_taken.fetch_add(1, std::memory_order_relaxed);
+    if (span >= kSpans) return of_malloc(bytes);
+    class_of_span[span] = static_cast<unsigned char>(c);
+    rest = {range + span * kSpan, kSpan};
+  }
+  rest.bytes -= bytes;
+  return std::exchange(rest.next, rest.next + bytes);
 }
 
 #ifdef __GLIBC__
@@ -51,7 +81,13 @@ bool reserve_heap() {
   std::free(more_than_the_heap_has);
   const auto end = reinterpret_cast<std::uintptr_t>(sbrk(0));
   const auto begin = (end - kHeap + kLargePage - 1) / kLargePage * kLargePage;
-  return madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE) == 0;
+  madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  void* place = mmap(nullptr, kSpan * kSpans, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) return false;
+  madvise(place, kSpan * kSpans, MADV_HUGEPAGE);
+  range = static_cast<char*>(place);
+  spans_taken = 0;
+  return true;
 }
 const bool in_large_pages = reserve_heap();
 #endif
@@ -60,16 +96,20 @@ const bool in_large_pages = reserve_heap();
 
 void* operator new(std::size_t bytes) {
   const std::size_t c = class_of(bytes);
-  if (c >= kClasses) return fresh(bytes);
+  if (c >= kClasses) return of_malloc(bytes);
   Spare* place = spares[c];
-  if (!place) return fresh(c ? c * kUnit : kUnit);
+  if (!place) return fresh(c);
   spares[c] = place->next;
   return place;
 }
-void operator delete(void* place) noexcept { std::free(place); }
+void operator delete(void* place) noexcept {
+  if (!in_range(place)) return std::free(place);
+  const std::size_t c = class_of_span[std::size_t(static_cast<char*>(place) - range) / kSpan];
+  spares[c] = new (place) Spare{spares[c]};
+}
 void operator delete(void* place, std::size_t bytes) noexcept {
   const std::size_t c = class_of(bytes);
-  if (c >= kClasses || c == 0 || !place) return std::free(place);
+  if (c >= kClasses || !place) return std::free(place);
   spares[c] = new (place) Spare{spares[c]};
 }
 
