@@ -23,8 +23,8 @@ namespace {
 struct EstimateOptions {
   std::string method, spec, batch = "1", image, mode = "train", amp, precision, optimizer = "adamw", zero_grad = "none",
                             zero_grad_at = "start", loss, checkpoint = "none";
-  std::string gpu, gpu_memory, alloc_conf, torch_version, inputs = "loader", keep_output = "yes", memory_format = "contiguous",
-                                                          semantics = "cuda", lifetimes = "frames";
+  std::string gpu, gpu_memory, alloc_conf, torch_version, transformers_version,
+      inputs = "loader", keep_output = "yes", memory_format = "contiguous", semantics = "cuda", lifetimes = "frames";
   std::string task, attention = "sdpa", experts, use_cache, cache, cache_dtype, logits, seq;
   std::vector<std::string> input, set, env;
   std::int64_t src_seq = 0, tgt_seq = 0;
@@ -161,6 +161,7 @@ EstimateRequest request(const EstimateOptions& o, const CLI::App& app) {
   r.read.checkpoint = run.checkpointing.where == run::Checkpointing::Where::full || by_kbit;
   r.read.reentrant = run.checkpointing.reentrant || by_kbit;
   if (!o.torch_version.empty()) r.torch = torch_version(o.torch_version);
+  if (!o.transformers_version.empty()) r.read.transformers = transformers_version(o.transformers_version);
   if (!o.gpu.empty()) r.gpu = o.gpu;
   if (!o.gpu_memory.empty()) {
     r.gpu_memory = gpu_memory(o.gpu_memory);
@@ -328,6 +329,10 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
                 "Also what other settings of the allocator would reserve: the run's allocations replayed under each")
       ->group(device);
   sub->add_option("--torch-version", o.torch_version, "The release to follow, 2.4 to 2.15 (the default)")->group(device);
+  sub->add_option("--transformers-version", o.transformers_version,
+                  "Of a Hugging Face config: the release of transformers to follow, 4.48 to 5.24; by default the last one before the next "
+                  "PyTorch came out")
+      ->group(device);
   sub->add_option("--env", o.env, "A variable that PyTorch reads: NAME=VALUE")->group(device)->allow_extra_args(false);
   sub->add_option("--semantics", o.semantics,
                   "cuda; for diagnosis only: fake-tensor counts as PyTorch's FakeTensorMode, meta and cpu as LibTorch there (memest probe)")

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "device/torch_version.h"
+#include "device/transformers_version.h"
 
 namespace memest::cli {
 
@@ -28,6 +29,11 @@ inline double positive_number(const char* option, const std::string& text) {
 inline TorchVersion torch_version(const std::string& text) {
   if (auto version = TorchVersion::parse(text)) return *version;
   throw Error(fmt::format("--torch-version: '{}' is no release that memest models", text.substr(0, 40)), "it models 2.4 to 2.15");
+}
+
+inline TransformersVersion transformers_version(const std::string& text) {
+  if (auto version = TransformersVersion::parse(text)) return *version;
+  throw Error(fmt::format("--transformers-version: '{}' is no release that memest models", text.substr(0, 40)), "it models 4.48 to 5.24");
 }
 
 inline Bytes gpu_memory(const std::string& text) {

@@ -184,6 +184,7 @@ std::vector<Setting> resolved(const EstimateRequest& r, const Estimate& e) {
   add("memory-format", o.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous");
   add("gpu", e.device.name);
   add("torch-version", r.torch.name());
+  if (e.transformers) add("transformers-version", e.transformers->name());
   add("alloc-conf", r.alloc_conf);
   add("semantics", e.semantics);
   for (auto& [name, value] : r.read.sizes)
@@ -255,6 +256,7 @@ Estimate estimate_once(const EstimateRequest& asked, const ModelRead& model_read
   if (asked.figures) e.parts = model->parameter_parts();
   e.stored = model->stored;
   e.most_tokens = model->most_tokens;
+  if (model->is_transformers()) e.transformers = request.read.transformers.value_or(TransformersVersion::beside(request.torch));
   if (model_read) model_read(*model);
   take_from_file(request, *model);
   e.run = request.run;

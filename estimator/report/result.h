@@ -9,6 +9,7 @@
 #include "allocator/replay.h"
 #include "base/diagnostics.h"
 #include "device/device.h"
+#include "device/transformers_version.h"
 #include "run/loop.h"
 #include "run/options.h"
 #include "trace/trace.h"
@@ -77,6 +78,7 @@ struct Estimate {
   run::RunResult states;  ///< counts and unrounded sums; its trace is the run's
   std::vector<Setting> settings;
   TorchVersion torch;
+  std::optional<TransformersVersion> transformers;  ///< whose classes ran, for a Hugging Face config
   Device device;
   bool device_given = false;
   std::string semantics;  ///< "cuda" or "fake-tensor"

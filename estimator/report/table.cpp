@@ -46,6 +46,7 @@ std::string headline(const Estimate& e) {
     if (o.checkpointing.where != run::Checkpointing::Where::none) parts.push_back("checkpoint " + o.checkpointing.text());
   }
   parts.push_back("PyTorch " + e.torch.name());
+  if (e.transformers && *e.transformers != TransformersVersion::newest()) parts.push_back("transformers " + e.transformers->name());
   return join(parts, " · ");
 }
 

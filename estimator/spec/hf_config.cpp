@@ -12,6 +12,7 @@
 #include "models/hf/generate.h"
 #include "models/hf/liger.h"
 #include "models/hf/parts.h"
+#include "models/hf/release.h"
 #include "models/hf/weights_only.h"
 #include "spec/config_values.h"
 #include "spec/diffusers_config.h"
@@ -192,18 +193,20 @@ const hf::TaskClass& class_for(const ReadOptions& options, const hf::Family& fam
 class HfModel final : public nn::Model {
  public:
   using CacheKind = hf::Generation::CacheKind;
-  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options, CacheKind cache)
-      : network_(std::move(network)), config_(config), options_(options), cache_(cache) {
+  HfModel(hf::NetworkPtr network, const Config& config, const hf::Options& options, CacheKind cache, TransformersVersion release)
+      : network_(std::move(network)), config_(config), options_(options), cache_(cache), release_(release) {
     root = network_;
   }
   bool generates() const override { return network_->generates(); }
   Value generate(const Tensors& batch, const nn::Generation& g) override {
+    hf::release() = release_;
     hf::X sequences = hf::generate(*network_, config_, options_, batch[0], batch[1],
                                    {g.new_tokens, g.all_logits, options_.use_cache, cache_, g.on_decode});
     check_attention();
     return Tensor(std::move(sequences));
   }
   std::optional<nn::CacheBytes> cache_bytes() override {
+    hf::release() = release_;
     hf::Batch call;
     if (network_->generates() && options_.use_cache) call.cache = network_->new_generation_cache();
     if (!call.cache) return {};
@@ -238,6 +241,7 @@ class HfModel final : public nn::Model {
                                                    : b.others.emplace_back(role, hf::X()).second;
       argument = batch[i];
     }
+    hf::release() = release_;
     nn::Outcome outcome = network_->run(std::move(b));
     check_attention();
     return outcome;
@@ -263,6 +267,7 @@ class HfModel final : public nn::Model {
   Config config_;
   hf::Options options_;
   CacheKind cache_;
+  TransformersVersion release_;  ///< whose code a call follows
 };
 
 /// from_pretrained's dtype="auto": the config's type, else that of the weights.
@@ -354,6 +359,7 @@ class HfConfig final : public Reader {
       }
     for (auto& [symbol, value] : options.sizes)  // what only the values of an input would tell
       if (symbol == "height" || symbol == "width") config.set("image_" + symbol, {value});
+    const TransformersVersion release = options.transformers.value_or(TransformersVersion::beside(rt.settings.torch));
     hf::Options o;
     const hf::TaskClass& made = class_for(options, *family, file);
     o.task = made.task;
@@ -364,6 +370,7 @@ class HfConfig final : public Reader {
     o.attention = options.attention == "eager"   ? hf::Attention::eager
                   : options.attention == "flash" ? hf::Attention::flash
                                                  : hf::Attention::sdpa;
+    if (!release.has_experts_implementations()) o.experts = "eager";
     if (!options.experts.empty()) o.experts = options.experts;
     const Config text = config.section_if("text_config").value_or(config);
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", text.boolean_or("use_cache", true)));
@@ -371,19 +378,25 @@ class HfConfig final : public Reader {
     if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
     o.logits_to_keep = options.logits_to_keep;
     o.chunked_loss = options.chunked_loss;
-    if (options.generates) o.packed = false;  // the positions of one prompt
+    if (options.generates || !release.finds_packed_sequences()) o.packed = false;  // the positions of one prompt
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
     auto weights = folder ? WeightFiles::find(path) : std::nullopt;
     const DType file_dtype = dtype_of(config, weights ? weights->dtype() : std::nullopt);
     if (options.file_dtype && (file_dtype == DType::bfloat16 || file_dtype == DType::float16)) rt.default_dtype = file_dtype;
+    hf::release() = release;
     hf::NetworkPtr network = made.make(config, o);
     if (o.chunked_loss) check_chunked_loss(*network, model_type);
-    auto model = std::make_unique<HfModel>(network, config, o, cache_kind(options, o));
+    auto model = std::make_unique<HfModel>(network, config, o, cache_kind(options, o), release);
     model->kind = name;
     model->file_dtype = file_dtype;
     model->most_tokens = config.integer_or("max_position_embeddings", 0);
+    if (release != TransformersVersion::newest())
+      rt.diagnostics.add({Diagnostic::Severity::note, "older-transformers",
+                          fmt::format("transformers {} is followed in its attention, caches, masks and buffers as far as memest knows them",
+                                      release.name()),
+                          "", "docs/accuracy.md says how far; --transformers-version chooses another"});
     if (dynamic_cast<const hf::WeightsOnly*>(network.get())) note_weights_only(network->type(), options);
     model->quantization = read_quantization(config);
     if (weights) model->stored = weights->compared_with(*network, model->quantization != nullptr);

@@ -60,9 +60,13 @@ namespace {
 
 /// The options that choose how a configuration's model is built, of a file that has its model in it.
 void refuse_building_options(const ReadOptions& o) {
-  const std::pair<const char*, bool> given[] = {{"--attn", o.attention != "sdpa"}, {"--task", !o.task.empty()},
-                                                {"--experts", !o.experts.empty()}, {"--use-cache", o.use_cache.has_value()},
-                                                {"--cache", !o.cache.empty()},     {"--loss chunked", o.chunked_loss}};
+  const std::pair<const char*, bool> given[] = {{"--attn", o.attention != "sdpa"},
+                                                {"--task", !o.task.empty()},
+                                                {"--experts", !o.experts.empty()},
+                                                {"--use-cache", o.use_cache.has_value()},
+                                                {"--cache", !o.cache.empty()},
+                                                {"--loss chunked", o.chunked_loss},
+                                                {"--transformers-version", o.transformers.has_value()}};
   for (auto& [option, there] : given)
     if (there)
       throw Error(fmt::format("{} chooses how a Hugging Face config's model is built, and this file says itself what runs", option),

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device/transformers_version.h"
 #include "nn/model.h"
 
 namespace memest::spec {
@@ -30,10 +31,11 @@ struct ReadOptions {
   std::optional<bool> use_cache;   ///< --use-cache
   bool training = true;            ///< labels are given and the model computes its loss
   bool checkpoint = false, reentrant = false;
-  bool generates = false;                      ///< --new-tokens: the prompt comes with its attention mask
-  std::optional<std::int64_t> logits_to_keep;  ///< --logits last: 1
-  std::string cache;                           ///< --cache and --cache-dtype: static, fp8; empty: dynamic
-  bool chunked_loss = false;                   ///< --loss chunked
+  bool generates = false;                           ///< --new-tokens: the prompt comes with its attention mask
+  std::optional<std::int64_t> logits_to_keep;       ///< --logits last: 1
+  std::string cache;                                ///< --cache and --cache-dtype: static, fp8; empty: dynamic
+  bool chunked_loss = false;                        ///< --loss chunked
+  std::optional<TransformersVersion> transformers;  ///< --transformers-version; none: what went with the PyTorch that is followed
 };
 
 /// A JSON file that transformers or diffusers wrote.

@@ -1,5 +1,7 @@
 #include "models/hf/attention.h"
 
+#include "models/hf/release.h"
+
 namespace memest::hf {
 
 X repeat_kv(X hidden_states, I groups) {
@@ -37,9 +39,9 @@ Pair sdpa_attention_forward(X query, X key, X value, AttentionCall call) {
   const I q_length = query.size(2);
   bool enable_gqa = false;
   if (call.groups > 1) {
-    if (!call.mask && key.size(-1) == value.size(-1) && key.size(-1) <= 256) {
+    if (release().sdpa_takes_grouped_heads() && !call.mask && key.size(-1) == value.size(-1) && key.size(-1) <= 256) {
       enable_gqa = true;
-    } else if (q_length == 1) {
+    } else if (q_length == 1 && !release().sdpa_makes_contiguous()) {
       auto pack = [&](X& x) {
         if (x && x.size(1) != 1) x = x.reshape({x.size(0), x.size(1) / call.groups, call.groups, x.size(3)});
       };
@@ -58,6 +60,11 @@ Pair sdpa_attention_forward(X query, X key, X value, AttentionCall call) {
   if (call.position_bias) {
     call.mask = position_bias_mask(call.position_bias, call.mask, causal, query, key);
     causal = false;
+  }
+  if (release().sdpa_makes_contiguous()) {
+    query = query.contiguous();
+    key = key.contiguous();
+    value = value.contiguous();
   }
   X attn_output =
       aten("scaled_dot_product_attention", {Tensor(query), Tensor(key), Tensor(value), to_value(Tensor(call.mask)), call.dropout, causal},

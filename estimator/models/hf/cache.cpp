@@ -1,5 +1,7 @@
 #include "models/hf/cache.h"
 
+#include "models/hf/release.h"
+
 #include <tuple>
 
 namespace memest::hf {
@@ -17,13 +19,20 @@ Pair CacheLayer::update(X key_states, X value_states) {
 }
 
 Pair CacheLayer::update_dynamic(X key_states, X value_states) {
+  if (!keys && !release().cache_starts_empty()) {
+    seen += key_states.size(-2);
+    keys = key_states;
+    values = value_states;
+    categorize();
+    return {keys, values};
+  }
   if (!keys) {  // lazy_initialization
     keys = empty({0}, key_states.dtype());
     values = empty({0}, value_states.dtype());
     if (window) window_tensor = empty({}, DType::int64);
   }
   seen += key_states.size(-2);
-  if (!window) {
+  if (!window || !release().cache_starts_empty()) {
     keys = cat({keys, key_states}, -2);
     values = cat({values, value_states}, -2);
     categorize();

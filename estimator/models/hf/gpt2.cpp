@@ -2,6 +2,7 @@
 #include "models/hf/decoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/padding.h"
+#include "models/hf/release.h"
 
 namespace memest::hf {
 namespace {
@@ -43,6 +44,11 @@ class GPT2Attention final : public Mixer {
  public:
   GPT2Attention(const DecoderConfig& c, I layer, bool is_cross_attention)
       : Mixer("GPT2Attention"), options_(c.options), layer_(layer), split_size_(c.hidden), head_dim_(c.hidden / c.heads) {
+    if (release().gpt2_registers_mask()) {
+      const I positions = c.file.size("n_positions");
+      new_buffer("bias", {1, 1, positions, positions}, DType::boolean);
+    }
+    if (release().gpt2_registers_mask_value()) new_buffer("masked_bias", {}, runtime().default_dtype);
     c_attn = &child<Conv1D>("c_attn", (is_cross_attention ? 2 : 3) * c.hidden, c.hidden);
     if (is_cross_attention) child<Conv1D>("q_attn", c.hidden, c.hidden);
     c_proj = &child<Conv1D>("c_proj", c.hidden, c.hidden);

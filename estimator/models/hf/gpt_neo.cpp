@@ -1,6 +1,7 @@
 // models/gpt_neo/modeling_gpt_neo.py: its own attention, whatever the implementation; what a layer masks is a buffer of its own.
 #include "models/hf/block.h"
 #include "models/hf/loss.h"
+#include "models/hf/release.h"
 
 namespace memest::hf {
 namespace {
@@ -11,6 +12,7 @@ class GPTNeoSelfAttention final : public Module<GPTNeoSelfAttention> {
       : Module("GPTNeoSelfAttention"), layer_(layer), heads_(c.heads), head_dim_(c.head_dim) {
     const I positions = c.file.size("max_position_embeddings");
     new_buffer("bias", {1, 1, positions, positions}, DType::boolean);
+    if (release().gpt_neo_registers_mask_value()) new_buffer("masked_bias", {}, runtime().default_dtype);
     attn_dropout = &child<Dropout>("attn_dropout", c.attention_dropout);
     resid_dropout = &child<Dropout>("resid_dropout", c.file.number_or("resid_dropout", 0.0));
     k_proj = &child<Linear>("k_proj", c.hidden, c.hidden, false);

@@ -1,5 +1,6 @@
 // models/opt/modeling_opt.py.
 #include "models/hf/decoder.h"
+#include "models/hf/release.h"
 
 namespace memest::hf {
 namespace {
@@ -27,7 +28,8 @@ class OPTAttention final : public DecoderAttention {
 
  protected:
   void project(Frame& f) override {
-    f.query = (*q_proj_)(f.hidden_states).mul(0.125);
+    f.query = (*q_proj_)(f.hidden_states);
+    if (!has_own_sdpa()) f.query = std::move(f.query).mul(0.125);
     f.query = f.query.view(f.hidden_shape).transpose(1, 2);
     f.key = (*k_proj_)(f.hidden_states);
     f.value = (*v_proj_)(f.hidden_states);
@@ -35,6 +37,17 @@ class OPTAttention final : public DecoderAttention {
     f.value = f.value.view(f.hidden_shape).transpose(1, 2);
   }
   void rotate(Frame&, const LayerCall&) override {}
+  Pair attend(Frame& f, AttentionCall call) override {
+    if (!has_own_sdpa()) return DecoderAttention::attend(f, std::move(call));
+    X attn_output = aten("scaled_dot_product_attention",
+                         {Tensor(f.query), Tensor(f.key), Tensor(f.value), to_value(Tensor(call.mask)), call.dropout, !call.mask});
+    attn_output = attn_output.transpose(1, 2).contiguous();
+    return {attn_output, {}};
+  }
+
+ private:
+  /// OPTSdpaAttention, which leaves the scale to the kernel.
+  bool has_own_sdpa() const { return options_.attention == Attention::sdpa && release().opt_has_own_sdpa(); }
 };
 
 class OPTDecoderLayer final : public DecoderLayer {

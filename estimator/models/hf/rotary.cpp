@@ -1,5 +1,7 @@
 #include "models/hf/rotary.h"
 
+#include "models/hf/release.h"
+
 namespace memest::hf {
 namespace {
 
@@ -35,7 +37,7 @@ RotaryEmbedding::RotaryEmbedding(std::string type, const Config& config, I width
   auto add = [&](const std::string& prefix, I n, const std::string& layer_type) {
     const std::string kind = rope_type(config, layer_type);
     new_buffer(prefix + "inv_freq", {ceil_div(n, 2)}, DType::float32);
-    new_buffer(prefix + "original_inv_freq", {ceil_div(n, 2)}, DType::float32);
+    if (release().rotary_registers_original()) new_buffer(prefix + "original_inv_freq", {ceil_div(n, 2)}, DType::float32);
     kinds_.push_back(kind);
   };
   if (form_.layer_types.empty()) add("", width, "");
@@ -52,7 +54,8 @@ std::size_t RotaryEmbedding::index(const std::string& layer_type) const {
 Pair RotaryEmbedding::operator()(X x, X position_ids, const std::string& layer_type) {
   Entered scope(*this);
   const std::size_t i = index(layer_type);
-  const X inv_freq = X(buffer(2 * i));
+  const std::size_t of_each = release().rotary_registers_original() ? 2 : 1;
+  const X inv_freq = X(buffer(of_each * i));
   if (kinds_[i] == "longrope") {  // longrope_frequency_update
     X seq_len = aten("max", {Tensor(position_ids)}).add(1);
     if (!long_inv_freq_[i]) {
@@ -62,7 +65,7 @@ Pair RotaryEmbedding::operator()(X x, X position_ids, const std::string& layer_t
       X inv_freq_shape = arange(half).to_float().div(2 * half);
       long_inv_freq_[i] = aten("reciprocal", {Tensor(ext_factors.mul(X(ops::unary("aten::pow", inv_freq_shape))))}).mul(1.0);
     }
-    X chosen = where(aten("gt", {Tensor(seq_len), I{1}}), long_inv_freq_[i], X(buffer(2 * i + 1)));
+    X chosen = where(aten("gt", {Tensor(seq_len), I{1}}), long_inv_freq_[i], X(buffer(of_each * (i + 1) - 1)));
     NoGrad guard;
     ops::copy_(inv_freq, chosen, false);
   } else if (kinds_[i].find("dynamic") != std::string::npos) {

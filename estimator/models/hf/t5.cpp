@@ -1,6 +1,7 @@
 // models/t5/modeling_t5.py, and the copies of it: mt5 and umt5.
 #include "fake/checkpoint.h"
 #include "models/hf/loss.h"
+#include "models/hf/release.h"
 #include "models/hf/seq2seq.h"
 #include "ops/indexing.h"
 
@@ -36,6 +37,7 @@ struct T5Config {
     gated = f.boolean_or("is_gated_act", gated);
     act = f.text_or("dense_act_fn", act);
     scales = prefix != "MT5" && f.boolean_or("scale_decoder_outputs", f.boolean_or("tie_word_embeddings", true));
+    if (!release().t5_always_ties()) scales = tied = f.given("tie_word_embeddings") ? f.boolean("tie_word_embeddings") : prefix != "MT5";
   }
   Config file;
   Options options;
@@ -44,7 +46,7 @@ struct T5Config {
   I vocab, width, head_dim, intermediate, layers, decoder_layers, heads, buckets;
   double dropout, classifier_dropout;
   std::string act;
-  bool gated, scales;
+  bool gated, scales, tied = true;
 };
 
 UnaryPtr make_t5_norm(const T5Config& c) { return make_norm(Norm::t5, c.width, c.prefix + "LayerNorm"); }
@@ -126,6 +128,47 @@ Pair t5_eager_attention_forward(X query, X key, X value, AttentionCall call) {
   return {attn_output, attn_weights};
 }
 
+// ---- before transformers 5.15
+
+/// The scores, to which the bias is added in place, are cast for the softmax.
+Pair scores_with_bias(X query_states, X key_states, X value_states, const AttentionCall& call) {
+  X scores = query_states.matmul(key_states.transpose(3, 2));
+  scores.add_(call.position_bias);
+  X attn_weights = scores.to_float().softmax(-1).to(scores.dtype());
+  attn_weights = ops::dropout(attn_weights, call.dropout, call.training);
+  X attn_output = attn_weights.matmul(value_states);
+  attn_output = attn_output.transpose(1, 2).contiguous();
+  return {attn_output, attn_weights};
+}
+X ones(const Dims& sizes, DType dtype) { return aten("ones", {list_of(sizes)}, {{"dtype", dtype}}); }
+/// invert_attention_mask, and what an encoder does likewise, of a mask that nobody gave.
+X inverted_mask_of_ones(I batch, I length, DType ones_type, DType dtype) {
+  X attention_mask = ones({batch, length}, ones_type);
+  X extended = attention_mask.unsqueeze(1).unsqueeze(1).to(dtype);
+  X inverted = extended.neg().mul(1.0);
+  return leave(std::move(inverted), attention_mask, extended);
+}
+/// _prepare_4d_causal_attention_mask_with_cache_position of a mask of ones.
+X causal_mask_of_ones(I batch, I length, DType dtype) {
+  X attention_mask = ones({batch, length}, DType::float32);
+  X cache_position = arange(length);
+  X causal_mask = aten("full", {list_of(Dims{length, length}), 0.0}, {{"dtype", dtype}});
+  if (length != 1) causal_mask = aten("triu", {Tensor(causal_mask), I{1}});
+  {
+    X later = aten("gt", {Tensor(arange(length)), Tensor(cache_position.reshape({-1, 1}))});
+    aten("mul_", {Tensor(causal_mask), Tensor(later)});
+  }
+  causal_mask = causal_mask.unsqueeze(0).unsqueeze(0).expand({batch, 1, -1, -1});
+  causal_mask = causal_mask.clone();
+  X padding_mask = causal_mask.add(attention_mask.unsqueeze(1).unsqueeze(1));
+  padding_mask = aten("eq", {Tensor(padding_mask), I{0}});
+  {
+    X filled = aten("masked_fill", {Tensor(causal_mask), Tensor(padding_mask), 0.0});
+    aten("copy_", {Tensor(causal_mask), Tensor(filled)});
+  }
+  return leave(std::move(causal_mask), attention_mask, cache_position, padding_mask);
+}
+
 class T5Attention final : public Base {
  public:
   T5Attention(const T5Config& c, bool decoder, bool has_bias, bool causal, I layer)
@@ -163,11 +206,13 @@ class T5Attention final : public Base {
       position_bias = zeros({1, heads_, input_shape[1], key_states.size(2)}, query_states.dtype());
       if (bias_needs_grad_ && training) position_bias->requires_grad = true;
     }
+    if (!in.position_bias && in.mask && !release().t5_has_attention_interface()) position_bias = position_bias.add(in.mask);
     AttentionCall call{.mask = in.mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_};
     call.position_bias = position_bias;
-    auto [attn_output, attn_weights] = options_.attention == Attention::sdpa
-                                           ? sdpa_attention_forward(query_states, key_states, value_states, std::move(call))
-                                           : t5_eager_attention_forward(query_states, key_states, value_states, std::move(call));
+    auto [attn_output, attn_weights] =
+        !release().t5_has_attention_interface() ? scores_with_bias(query_states, key_states, value_states, call)
+        : options_.attention == Attention::sdpa ? sdpa_attention_forward(query_states, key_states, value_states, std::move(call))
+                                                : t5_eager_attention_forward(query_states, key_states, value_states, std::move(call));
     attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
     attn_output = (*o)(attn_output);
     leave(0, query_states, current_states, key_states, value_states);
@@ -269,7 +314,7 @@ class T5Block final : public Base {
     X hidden_states, position_bias, cross_bias;
   };
   struct Call {
-    X mask, encoder_hidden_states;
+    X mask, encoder_hidden_states, cross_mask;
     EncoderDecoderCache* cache = nullptr;
   };
   T5Block(const T5Config& c, bool decoder, I layer)
@@ -286,13 +331,14 @@ class T5Block final : public Base {
     if (!(checkpoint_ && training && runtime().grad_mode)) return forward(state, call);
     call.cache = nullptr;
     Region region = [this](const Tensors& in) {
-      State s = forward({in[0], in[2], in[4]}, {in[1], in[3]});
+      State s = forward({in[0], in[2], in[4]}, {in[1], in[3], in[5]});
       Tensors out{s.hidden_states};
       for (auto* x : {&s.position_bias, &s.cross_bias})
         if (*x) out.emplace_back(*x);
       return out;
     };
-    const Tensors inputs{state.hidden_states, call.mask, state.position_bias, call.encoder_hidden_states, state.cross_bias};
+    const Tensors inputs{state.hidden_states,        call.mask,        state.position_bias,
+                         call.encoder_hidden_states, state.cross_bias, call.cross_mask};
     Tensors out = reentrant_ ? checkpoint_reentrant(std::move(region), inputs) : memest::checkpoint(std::move(region), inputs);
     out.resize(3);
     return {out[0], out[1], out[2]};
@@ -309,9 +355,9 @@ class T5Block final : public Base {
     take((*self_)(hidden_states, {call.mask, {}, state.position_bias, call.cache ? &call.cache->self_attention : nullptr}), position_bias);
     clamp(hidden_states, clamp_value);
     if (cross_ && call.encoder_hidden_states) {
-      take(
-          (*cross_)(hidden_states, {{}, call.encoder_hidden_states, state.cross_bias, call.cache ? &call.cache->cross_attention : nullptr}),
-          cross_bias);
+      take((*cross_)(hidden_states,
+                     {call.cross_mask, call.encoder_hidden_states, state.cross_bias, call.cache ? &call.cache->cross_attention : nullptr}),
+           cross_bias);
       clamp(hidden_states, clamp_value);
     }
     hidden_states = (*feed_forward_)(hidden_states);
@@ -339,15 +385,22 @@ class T5Stack final : public Base {
   X operator()(X input_ids, X encoder_hidden_states = {}, EncoderDecoderCache* cache = nullptr) {
     Entered scope(*this);
     X inputs_embeds = embed_tokens(input_ids);
-    X mask =
-        decoder_ ? create_causal_mask({options_, inputs_embeds, cache ? &cache->self_attention : nullptr}) : create_bidirectional_mask();
+    X mask, cross_mask;
+    if (release().t5_makes_masks_of_ones()) {
+      const I batch = inputs_embeds.size(0), length = inputs_embeds.size(1);
+      const DType dtype = inputs_embeds.dtype();
+      mask = decoder_ ? causal_mask_of_ones(batch, length, dtype) : inverted_mask_of_ones(batch, length, DType::float32, dtype);
+      if (decoder_ && encoder_hidden_states) cross_mask = inverted_mask_of_ones(batch, encoder_hidden_states.size(1), DType::int64, dtype);
+    } else if (decoder_) {
+      mask = create_causal_mask({options_, inputs_embeds, cache ? &cache->self_attention : nullptr});
+    }
     T5Block::State state;
     state.hidden_states = dropout(inputs_embeds);
-    for (auto& layer : block_) state = (*layer)(state, {mask, encoder_hidden_states, cache});
+    for (auto& layer : block_) state = (*layer)(state, {mask, encoder_hidden_states, cross_mask, cache});
     state.hidden_states = (*final_layer_norm)(state.hidden_states);
     state.hidden_states = dropout(state.hidden_states);
     if (mask_is_argument_) mask.reset();
-    return leave(std::move(state.hidden_states), inputs_embeds, mask, state.position_bias, state.cross_bias);
+    return leave(std::move(state.hidden_states), inputs_embeds, mask, cross_mask, state.position_bias, state.cross_bias);
   }
 
  private:
@@ -411,7 +464,7 @@ class T5ForConditionalGeneration final : public T5Network {
  public:
   explicit T5ForConditionalGeneration(const T5Config& c) : T5Network(c, "ForConditionalGeneration"), stacks_(*this, c, true) {
     lm_head = &child<Linear>("lm_head", c.width, c.vocab, false);
-    tie("lm_head.weight", "shared.weight");
+    if (c.tied) tie("lm_head.weight", "shared.weight");
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
