@@ -421,7 +421,8 @@ class xLSTMModel final : public DecoderBody {
     if (!training && c_->file.integer_or("max_inference_chunksize", 16384) < sequence_length)
       throw c_->file.error("max_inference_chunksize",
                            "memest runs xLSTM on sequences within this length, found " + std::to_string(sequence_length));
-    CachePtr cache = c_->options.use_cache ? new_xlstm_cache(inputs_embeds) : nullptr;
+    const bool checkpointed = c_->options.checkpoint && training && runtime().grad_mode;  // utils/generic.py merge_with_config_defaults
+    CachePtr cache = c_->options.use_cache && !checkpointed ? new_xlstm_cache(inputs_embeds) : nullptr;
     X hidden_states = inputs_embeds;
     State rnn_state;
     for (I layer_idx = 0; layer_idx < c_->layers; ++layer_idx) {
