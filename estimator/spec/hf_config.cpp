@@ -413,6 +413,7 @@ class HfConfig final : public Reader {
       model->inputs.push_back(mask);
     }
     bind_lengths(*model, options, made.class_name);
+    check_positions(*model, *network, options);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;
   }
@@ -446,6 +447,38 @@ class HfConfig final : public Reader {
     return p.filename() == "config.json" ? model_type : p.stem().string();
   }
   /// The source's and the target's length: those of --seq unless they are given.
+  /// Tables of learned (or stored) positions, by the names that transformers gives them: a longer text reads past their end, which stops a
+  /// real run. A default length is shortened to them. Some tables grow (M2M100's kind), and those of images are no tables of a text.
+  static void check_positions(nn::Model& model, nn::Module& network, const ReadOptions& options) {
+    static constexpr const char* kTables[] = {".wpe.weight", ".embed_positions.weight", ".position_embeddings.weight",
+                                              ".position_embedding.weight"};
+    if (model.inputs.empty() || model.inputs[0].name != "input_ids") return;
+    for (auto& [name, table] : network.named_parameters()) {
+      const bool is_table = std::any_of(std::begin(kTables), std::end(kTables), [&](auto* ending) { return name.ends_with(ending); });
+      const bool of_text = name.find("vision") == std::string::npos && name.find("visual") == std::string::npos &&
+                           name.find("audio") == std::string::npos && name.find("image") == std::string::npos &&
+                           name.find("entity") == std::string::npos;
+      if (!is_table || !of_text || table.dim() != 2) continue;
+      const nn::Module* module = network.find(name.substr(0, name.rfind('.')));
+      if (!module || module->type().find("Sinusoidal") != std::string::npos) continue;
+      const bool decodes = name.find("decoder.") != std::string::npos;
+      const char* symbol = decodes && model.symbols->contains("tgt_seq")                                      ? "tgt_seq"
+                           : name.find("encoder.") != std::string::npos && model.symbols->contains("src_seq") ? "src_seq"
+                                                                                                              : "seq";
+      const auto length = model.symbols->find(symbol);
+      std::int64_t most = table.size(0);
+      if (model.most_tokens > 0) most = std::min(most, model.most_tokens);
+      if (length == model.symbols->end() || length->second <= most) continue;
+      const bool given =
+          std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol || size.first == "seq"; });
+      if (!given)
+        length->second = most;
+      else
+        runtime().diagnostics.add({Diagnostic::Severity::warning, "positions",
+                                   fmt::format("a real run stops: {} tokens, and {} has positions for {}", length->second, name, most), "",
+                                   "ask for no longer texts"});
+    }
+  }
   static void bind_lengths(nn::Model& model, const ReadOptions& options, const std::string& class_name) {
     std::vector<std::string> used;
     for (auto& input : model.inputs)

@@ -108,6 +108,9 @@ class PositionalEmbeddings final : public Base {
   }
   Pair operator()(I batch, I length) {
     Entered scope(*this);
+    if (const I most = parameter(0).size(0) - 2; length > most)  // the predicting streams reach one further, from position 1 on
+      throw Error("ProphetNet has positions for " + std::to_string(most) + " tokens, but the sequence has " + std::to_string(length),
+                  "its length is at most the config's max_position_embeddings, less 2");
     X attention_mask = aten("ones", {list_of(Dims{batch, length})}, {{"dtype", DType::int64}});
     X position_ids = aten("cumsum", {Tensor(attention_mask), I{1}}).mul(attention_mask).add(0);
     X clamped = aten("clamp", {Tensor(position_ids), I{0}, I{1}});
@@ -521,6 +524,7 @@ class Prophet final : public Seq2SeqNetwork {
   std::vector<nn::InputSpec> inputs() const override {
     return options_.task == Task::causal_lm ? Network::inputs() : Seq2SeqNetwork::inputs();
   }
+  std::vector<std::pair<std::string, I>> default_sizes() const override { return {{"seq", std::min<I>(512, c_.positions - 2)}}; }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     const bool causal = options_.task == Task::causal_lm;
