@@ -37,10 +37,11 @@ std::size_t kind_of(Category c) {
 
 void check(const EstimateRequest& r, const ProbeOptions& o) {
   static const std::set<std::string> kTaken{
-      "input",  "batch",     "set",         "seq",        "src-seq",      "tgt-seq",    "image",         "method", "task",      "attn",
-      "logits", "use-cache", "classes",     "lifetimes",  "mode",         "infer-mode", "optimizer",     "loss",   "steps",     "precision",
-      "freeze", "strict",    "keep-output", "grad-accum", "zero-grad-at", "leak-loss",  "memory-format", "device", "tolerance", "validate"};
-  static const std::set<std::string> kTakenOnGpu{"gpu", "batches", "strategies", "checkpoint"};
+      "input",        "batch",     "set",           "seq",       "src-seq",   "tgt-seq",   "image",       "method",
+      "task",         "attn",      "logits",        "use-cache", "classes",   "lifetimes", "mode",        "infer-mode",
+      "optimizer",    "loss",      "steps",         "precision", "freeze",    "strict",    "keep-output", "grad-accum",
+      "zero-grad-at", "leak-loss", "memory-format", "device",    "tolerance", "validate",  "lora",        "checkpoint"};
+  static const std::set<std::string> kTakenOnGpu{"gpu", "batches", "strategies"};
   const bool gpu = o.device == "cuda";
   for (auto& name : r.given)
     if (!kTaken.contains(name) && !(gpu && kTakenOnGpu.contains(name)))
@@ -83,9 +84,6 @@ int probe_counted(EstimateRequest r, const ProbeOptions& o, double tolerance) {
     fmt::print("\nlargest difference by category\n");
     for (std::size_t k = 0; k < kKinds.size(); ++k)
       if (most[k]) fmt::print("  {:<24}{:>14}\n", kKinds[k], signed_text(most[k]));
-    if (!probe.recurrent.empty())
-      fmt::print("{} runs in single steps on this device, each of which autograd keeps; a GPU has a kernel for the whole\n",
-                 probe.recurrent);
   }
   if (probe.constants) fmt::print("not counted: {} bytes of the script's constants\n", probe.constants);
   if (!o.validate || within) return kDone;

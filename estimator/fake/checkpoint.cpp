@@ -141,7 +141,7 @@ Tensors checkpoint(Region region, const Tensors& inputs, const std::vector<Kerne
   if (!runtime().grad_mode) return region(inputs);
   if (Observer* observer = runtime().observer) {
     if (!keep.empty()) throw Error("a probe checkpoints whole regions", "leave keep=KIND out");
-    observer->begin_region();
+    observer->begin_region(region);
     Tensors outputs = region(inputs);
     observer->end_region();
     return outputs;

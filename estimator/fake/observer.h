@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "fake/autograd.h"
+#include "fake/checkpoint.h"
 
 namespace memest {
 
@@ -14,8 +14,8 @@ struct Observer {
   virtual void phase(Phase phase, int step, int micro) = 0;
   /// A parameter or a buffer, once it lies on the device.
   virtual void state(const std::string& name, T x) = 0;
-  /// Around a checkpointed region, which is run again in backward (use_reentrant=False).
-  virtual void begin_region() = 0;
+  /// Around a checkpointed region, which is run again in backward (use_reentrant=False) and holds what its closure does until then.
+  virtual void begin_region(const Region& region) = 0;
   virtual void end_region() = 0;
   /// In place of the backward pass, which a recording leaves out.
   virtual void backward(T loss) = 0;

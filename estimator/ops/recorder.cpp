@@ -93,14 +93,26 @@ void Recorder::state(const std::string& name, T x) {
   if (!ids_.contains(x.get())) program_.states.push_back(make(x, add(x), name));
 }
 
-void Recorder::begin_region() {
-  if (regions_++ == 0) program_.instructions.emplace_back(Program::Region{true});
+void Recorder::begin_region(const Region& region) {
+  if (regions_++ > 0) return;
+  closures_.emplace_back(program_.instructions.size(), region);
+  program_.instructions.emplace_back(Program::Region{true});
 }
 void Recorder::end_region() {
   if (--regions_ == 0) program_.instructions.emplace_back(Program::Region{false});
 }
 
-void Recorder::backward(T loss) { program_.instructions.emplace_back(Program::Backward{id_of(loss)}); }
+/// Backward lets go of the last region first: a value goes with the first region whose closure has it.
+void Recorder::backward(T loss) {
+  for (; !closures_.empty(); closures_.pop_back()) {
+    ++depth_;
+    closures_.back().second = nullptr;
+    --depth_;
+    std::get<Program::Region>(program_.instructions[closures_.back().first]).holds = dead_;
+    drop(std::exchange(dead_, {}));
+  }
+  program_.instructions.emplace_back(Program::Backward{id_of(loss)});
+}
 
 Ref<SavedTensorHooks> Recorder::hooks() { return Ref<SavedTensorHooks>(new Forget); }
 

@@ -46,6 +46,7 @@ struct Program {
   struct ClearAutocast {};  ///< the casts that it keeps go
   struct Region {           ///< of a checkpoint: begins or ends; one within another is part of it
     bool begins;
+    std::vector<int> holds{};  ///< values that have no name any more when backward begins, but live in the region's closure
   };
   using Instruction = std::variant<Make, Call, Drop, Step, Backward, ClearAutocast, Region>;
 
@@ -68,7 +69,7 @@ class Recorder final : Observer, CallObserver {
   void died(const TensorImpl* x) override;
   void phase(Phase phase, int step, int micro) override;
   void state(const std::string& name, T x) override;
-  void begin_region() override;
+  void begin_region(const memest::Region& region) override;
   void end_region() override;
   void backward(T loss) override;
   Ref<SavedTensorHooks> hooks() override;
@@ -91,6 +92,8 @@ class Recorder final : Observer, CallObserver {
   std::unordered_set<const TensorImpl*> shared_;               ///< made outside of ops over another's storage
   std::unordered_map<const TensorImpl*, const char*> unused_;  ///< made outside of ops, and the name that stood there for one
   std::vector<int> dead_;                                      ///< in the call that runs
+  std::vector<std::pair<std::size_t, memest::Region>>
+      closures_;  ///< of regions whose backward is still to come, with their place in the program
 };
 
 }  // namespace memest

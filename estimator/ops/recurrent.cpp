@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include "fake/counted.h"
 #include "ops/copy.h"
 #include "ops/factories.h"
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
+#include "ops/recurrent_steps.h"
 #include "ops/reductions.h"
 #include "ops/views.h"
 
@@ -233,12 +235,9 @@ void check_state(T state, const char* name, I layers, I batch, I width) {
     throw Error(fmt::format("Expected {} size {}, got {}", name, to_string(wanted), to_string(state.sizes())));
 }
 
-/// _cudnn_impl. bfloat16 needs compute capability 8.0 (supportsBFloat16RNNWithCuDNN).
-CudnnResult run_net(Mode mode, T input, T hx, T cx, const Tensors& params, bool has_biases, I num_layers, double dropout, bool train,
-                    bool bidirectional, bool batch_first) {
+/// check_attributes and gather_params.
+void check_net(T input, T hx, T cx, const Tensors& params, bool has_biases, I num_layers, bool bidirectional, bool batch_first) {
   if (input.dim() != 3) throw Error("recurrent layers take a 3-D input, found " + describe(input));
-  if (!is_floating(input.dtype()) || input.numel() == 0 || (input.dtype() == DType::bfloat16 && runtime().settings.device.major < 8))
-    throw Error("recurrent layers run on cuDNN only: " + describe(input) + " is nothing that it takes on this device");
   const I hidden = (cx ? cx : hx).size(-1), proj = cx && cx.size(2) != hx.size(2) ? hx.size(2) : 0;
   const I per_layer = (has_biases ? 4 : 2) + (proj ? 1 : 0), layers = num_layers * (bidirectional ? 2 : 1);
   if (I(params.size()) != layers * per_layer)
@@ -246,6 +245,16 @@ CudnnResult run_net(Mode mode, T input, T hx, T cx, const Tensors& params, bool 
   const I batch = input.size(batch_first ? 0 : 1);
   check_state(hx, "hidden", layers, batch, proj ? proj : hidden);
   if (cx) check_state(cx, "cell", layers, batch, hidden);
+}
+
+/// _cudnn_impl. bfloat16 needs compute capability 8.0 (supportsBFloat16RNNWithCuDNN).
+CudnnResult run_net(Mode mode, T input, T hx, T cx, const Tensors& params, bool has_biases, I num_layers, double dropout, bool train,
+                    bool bidirectional, bool batch_first) {
+  check_net(input, hx, cx, params, has_biases, num_layers, bidirectional, batch_first);
+  if (!is_floating(input.dtype()) || input.numel() == 0 || (input.dtype() == DType::bfloat16 && runtime().settings.device.major < 8))
+    throw Error("recurrent layers run on cuDNN only: " + describe(input) + " is nothing that it takes on this device");
+  const I hidden = (cx ? cx : hx).size(-1), proj = cx && cx.size(2) != hx.size(2) ? hx.size(2) : 0;
+  const I per_layer = (has_biases ? 4 : 2) + (proj ? 1 : 0);
   const Tensor weight_buf = flat_buffer(params, flat_layout(params, per_layer));
   if (train && dropout > 0) make_dropout_state();
   return cudnn_rnn_op(input, params, per_layer, weight_buf, hx, cx, mode, hidden, proj, num_layers, batch_first, dropout, train,
@@ -254,12 +263,21 @@ CudnnResult run_net(Mode mode, T input, T hx, T cx, const Tensors& params, bool 
 ops::TwoStates lstm(T input, const Tensors& hx, const Tensors& params, bool has_biases, I num_layers, double dropout, bool train,
                     bool bidirectional, bool batch_first) {
   if (hx.size() != 2) throw Error("lstm expects two hidden states");
+  if (counts_libtorch()) {
+    check_net(input, hx[0], hx[1], params, has_biases, num_layers, bidirectional, batch_first);
+    return ops::lstm_by_steps(input, hx, {params, has_biases, num_layers, dropout, train, bidirectional, batch_first});
+  }
   const CudnnResult r = run_net(kLstm, input, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
 }
 template <Mode mode>
 ops::OneState one_state(T input, T hx, const Tensors& params, bool has_biases, I num_layers, double dropout, bool train, bool bidirectional,
                         bool batch_first) {
+  if (counts_libtorch()) {
+    check_net(input, hx, {}, params, has_biases, num_layers, bidirectional, batch_first);
+    const ops::RecurrentCall call{params, has_biases, num_layers, dropout, train, bidirectional, batch_first};
+    return mode == kGru ? ops::gru_by_steps(input, hx, call) : ops::rnn_by_steps(input, hx, call, mode == kTanh);
+  }
   const CudnnResult r = run_net(mode, input, hx, {}, params, has_biases, num_layers, dropout, train, bidirectional, batch_first);
   return {std::get<0>(r), std::get<1>(r)};
 }
@@ -341,6 +359,7 @@ void check_cell(T input, T state, T w_ih, T w_hh, I gates) {
 ops::OneState lstm_cell(T input, const Tensors& hx, T w_ih, T w_hh, T b_ih, T b_hh) {
   if (hx.size() != 2) throw Error("lstm_cell expects two hidden states");
   for (auto& state : hx) check_cell(input, state, w_ih, w_hh, 4);
+  if (counts_libtorch()) return ops::lstm_cell_by_steps(input, hx, w_ih, w_hh, b_ih, b_hh);
   const Tensor input_gates = ops::matmul(input, ops::t(w_ih));
   const Tensor hidden_gates = ops::matmul(hx[0], ops::t(w_hh));
   auto [hy, cy, workspace] = fused_lstm_cell_op(input_gates, hidden_gates, hx[1], b_ih, b_hh);
@@ -348,6 +367,7 @@ ops::OneState lstm_cell(T input, const Tensors& hx, T w_ih, T w_hh, T b_ih, T b_
 }
 Tensor gru_cell(T input, T hx, T w_ih, T w_hh, T b_ih, T b_hh) {
   check_cell(input, hx, w_ih, w_hh, 3);
+  if (counts_libtorch()) return ops::gru_cell_by_steps(input, hx, w_ih, w_hh, b_ih, b_hh);
   const Tensor input_gates = ops::matmul(input, ops::t(w_ih));
   const Tensor hidden_gates = ops::matmul(hx, ops::t(w_hh));
   return std::get<0>(fused_gru_cell_op(input_gates, hidden_gates, hx, b_ih, b_hh));

@@ -417,13 +417,18 @@ MEMEST_SPLIT(hsplit)
 MEMEST_SPLIT(vsplit)
 MEMEST_SPLIT(dsplit)
 #undef MEMEST_SPLIT
+/// No views for autograd: each piece may be written in place.
+Tensors unsafe(Tensors pieces) {
+  for (auto& piece : pieces) piece->base.reset();
+  return pieces;
+}
 const Op unsafe_split_op{{"aten::unsafe_split.Tensor(Tensor self, SymInt split_size, int dim=0) -> Tensor[]", Autocast::none, "", kShape},
-                         +[](T self, I split_size, I dim) { return ops::split(self, split_size, dim); }};
+                         +[](T self, I split_size, I dim) { return unsafe(ops::split(self, split_size, dim)); }};
 const Op unsafe_split_sizes_op{
     {"aten::unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]", Autocast::none, "", kShape},
-    +[](T self, const Dims& split_sizes, I dim) { return ops::split_with_sizes(self, split_sizes, dim); }};
+    +[](T self, const Dims& split_sizes, I dim) { return unsafe(ops::split_with_sizes(self, split_sizes, dim)); }};
 const Op unsafe_chunk_op{{"aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]", Autocast::none, "", kShape},
-                         +[](T self, I chunks, I dim) { return ops::chunk(self, chunks, dim); }};
+                         +[](T self, I chunks, I dim) { return unsafe(ops::chunk(self, chunks, dim)); }};
 
 // ---- in place: the tensor itself gets the view's geometry ------------------------------------------------------------------------
 

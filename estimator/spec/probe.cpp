@@ -98,7 +98,7 @@ Json json_of(const Program::Call& c) {
 Json json_of(const Program::Drop& d) { return {{"drop", d.values}}; }
 Json json_of(const Program::Step& s) { return {{"phase", name_of(s.phase)}, {"step", s.step}, {"micro", s.micro}}; }
 Json json_of(const Program::Backward& b) { return {{"backward", b.loss}}; }
-Json json_of(const Program::Region& r) { return {{"region", r.begins}}; }
+Json json_of(const Program::Region& r) { return {{"region", r.begins}, {"holds", r.holds}}; }
 Json json_of(const Program::ClearAutocast&) { return {{"clear_autocast", true}}; }
 
 Json json_of(const Program& program) {
@@ -153,7 +153,6 @@ ProbeResult probe(const ProbeRequest& r) {
   result.torch = reply.at("torch");
   result.allocations = reply.at("allocations");
   result.constants = reply.at("constants_bytes");
-  result.recurrent = reply.value("recurrent", "");
   if (r.device == "cuda") result.gpu = gpu_of(reply);
   for (auto& p : reply.at("phases")) {
     ProbeResult::Phase phase{p.at("end_bytes"), p.at("peak_bytes"), {}};

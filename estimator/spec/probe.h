@@ -22,8 +22,7 @@ struct ProbeResult {
   std::string torch;  ///< its version
   std::vector<Phase> phases;
   std::int64_t allocations = 0;
-  Bytes constants = 0;    ///< tensors that a script holds itself; not in the phases
-  std::string recurrent;  ///< a recurrent module of a script: "LSTM"
+  Bytes constants = 0;  ///< tensors that a script holds itself; not in the phases
 
   struct OutOfMemory {
     int step;

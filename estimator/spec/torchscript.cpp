@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "fake/counted.h"
 #include "nn/custom.h"
 #include "nn/tape.h"
 #include "spec/json.h"
@@ -154,6 +155,7 @@ class TapeReader {
   }
   /// A trace in evaluation mode holds train=False, with which cuDNN refuses the backward pass.
   static void train_recurrent(nn::TapeCall& call) {
+    if (counts_libtorch()) return;
     if (!call.target.starts_with("aten::lstm") && !call.target.starts_with("aten::gru") && !call.target.starts_with("aten::rnn_")) return;
     const std::size_t train =
         call.target.ends_with(".data") ? 7 : 6;  // (input, [batch_sizes,] hx, params, has_biases, num_layers, dropout, train

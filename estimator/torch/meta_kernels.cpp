@@ -179,7 +179,8 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, OptTensor ma
                  bool gqa) {
   const bool grad = at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
   const bool half = q.scalar_type() == c10::kHalf || q.scalar_type() == c10::kBFloat16;
-  const bool fits = q.dim() == 4 && !gqa && q.scalar_type() != c10::kDouble;
+  const bool heads = q.dim() == 4 && (q.size(1) == k.size(1) || gqa) && k.size(1) == v.size(1);  // grouped ones, too
+  const bool fits = heads && q.scalar_type() != c10::kDouble;
   const std::int64_t step = half ? 8 : 4, head = fits ? q.size(3) : 0;
   if (fits && half && !given(mask) && head % 8 == 0 && head <= 256 && v.size(3) == head)
     return std::get<0>(at::_scaled_dot_product_flash_attention(q, k, v, p, causal, false, scale));

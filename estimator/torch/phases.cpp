@@ -1,5 +1,6 @@
 #include "torch/phases.h"
 
+#include <ATen/Context.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -27,6 +28,10 @@ class Storages {
 }  // namespace
 
 std::int64_t storage_bytes(const std::vector<at::Tensor>& tensors) { return Storages().bytes(tensors); }
+
+void run_lstm_by_steps(c10::Device device) {
+  if (device.is_cpu()) at::globalContext().setUserEnabledMkldnn(false);
+}
 
 void Phases::zero_grad() {
   for (at::Tensor& p : parameters) p.mutable_grad().reset();

@@ -15,6 +15,9 @@ namespace memest::plugin {
 /// Bytes of the storages of tensors, each storage once.
 std::int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
 
+/// Once an LSTM is to run on the CPU: by steps, without oneDNN, which would run it whole and keep a workspace whose size only it knows.
+void run_lstm_by_steps(c10::Device device);
+
 class Phases {
  public:
   explicit Phases(Memory& memory) : memory_(memory) {}

@@ -11,6 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "torch/phases.h"
+
 namespace memest::plugin {
 namespace {
 using c10::IValue;
@@ -74,7 +76,7 @@ Player::Player(const Json& program, c10::Device device, Memory& memory, std::opt
       instructions_.emplace_back(ClearAutocast{});
     } else if (j.at("region").get<bool>()) {
       region = instructions_.size();
-      instructions_.emplace_back(BeginRegion{});
+      instructions_.emplace_back(BeginRegion{0, j.at("holds")});
     } else {
       read_region(region, instructions_.size());
       instructions_.emplace_back(EndRegion{});
@@ -84,7 +86,8 @@ Player::Player(const Json& program, c10::Device device, Memory& memory, std::opt
 
 void Player::read_region(std::size_t begin, std::size_t end) {
   BeginRegion region{end, {}};
-  std::set<int> inside, outside;
+  const std::vector<int>& holds = std::get<BeginRegion>(instructions_[begin]).from;
+  std::set<int> inside, outside(holds.begin(), holds.end());
   std::function<void(const Result&)> made = [&](const Result& r) {
     inside.insert(r.value);
     for (const Result& item : r.items) made(item);
@@ -135,7 +138,7 @@ Player::Call Player::read_call(const Json& j, const std::vector<std::string>& mo
          j.value("autocast", false),
          j.value("host", false),
          is_indexing(name)};
-  if (name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" || name == "aten::rnn_relu") recurrent_ = name;
+  if (name == "aten::lstm") run_lstm_by_steps(device_);
   const Json& given = j.at("args");
   std::size_t used = 0;
   for (const c10::Argument& a : op->schema().arguments()) {

@@ -39,8 +39,6 @@ class Player {
   std::vector<at::Tensor> of(const std::string& category) const;
   /// Of the call that runs, or failed; "" outside of calls.
   std::string running_op() const { return running_ ? running_->op.schema().name() : ""; }
-  /// A recurrent op that the program calls: "aten::lstm".
-  const std::string& recurrent() const { return recurrent_; }
   std::string running_module() const { return running_ ? running_->module : ""; }
 
  private:
@@ -108,7 +106,6 @@ class Player {
   std::unique_ptr<Region> region_;
   std::vector<std::string> categories_;          ///< of values that were made
   std::map<std::int64_t, at::Tensor> storages_;  ///< that states share
-  std::string recurrent_;
   const Call* running_ = nullptr;
 };
 

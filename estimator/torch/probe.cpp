@@ -41,18 +41,12 @@ class ScriptProbe {
     std::vector<at::Tensor> states = phases_.parameters;
     states.insert(states.end(), phases_.buffers.begin(), phases_.buffers.end());
     phases_.constants = memory_.now() - storage_bytes(states);
-    std::string recurrent;
-    for (const torch::jit::Module& m : file_.module.modules()) {
-      const auto type = m.type()->name();
-      const std::string name = type ? type->name() : "";
-      if (name == "LSTM" || name == "GRU" || name == "RNN") recurrent = name;
-    }
+    for (const torch::jit::Module& m : file_.module.modules())
+      if (const auto type = m.type()->name(); type && type->name() == "LSTM") run_lstm_by_steps(device_);
     at::AutoGradMode grad(training_);
     const int steps = request_.value("steps", 3);
     for (int step = 1; step <= steps; ++step) one_step(step);
-    Json reply = phases_.reply();
-    if (!recurrent.empty()) reply["recurrent"] = recurrent;
-    return reply;
+    return phases_.reply();
   }
 
  private:

@@ -39,7 +39,6 @@ class Training {
       phases_.end(now_.step, now_.phase);
     }
     Json reply = phases_.reply();
-    if (player_ && !player_->recurrent().empty()) reply["recurrent"] = player_->recurrent();
     if (!shortage.is_null()) reply["out_of_memory"] = std::move(shortage);
     return reply;
   }

@@ -7,7 +7,6 @@ was not built, the tests that need it count as skipped. The last line is "N pass
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -315,10 +314,10 @@ SPECS = {
     "squeezenet1_0": ["--image", "64"], "mobilenet_v2": ["--image", "64"], "mobilenet_v3_small": ["--image", "64"], "mnasnet0_5": ["--image", "64"],
     "shufflenet_v2_x1_0": ["--image", "64"], "efficientnet_b0": ["--image", "64"], "regnet_y_400mf": ["--image", "64"], "densenet121": ["--image", "64"],
     "googlenet": ["--image", "64"], "convnext_tiny": ["--image", "64"], "swin_t": ["--image", "64"], "vit_b_16": [], "unet": ["--image", "64"],
-    "transformer_encoder": ["--seq", "16"],
+    "transformer_encoder": ["--seq", "16"], "lstm_classifier": ["--seq", "16"],
 }
 ON_CPU = {"mlp", "lenet5", "resnet18", "squeezenet1_0", "mobilenet_v2", "mobilenet_v3_small", "mnasnet0_5", "shufflenet_v2_x1_0", "efficientnet_b0",
-          "regnet_y_400mf", "transformer_encoder"}  # small enough to be computed
+          "regnet_y_400mf", "transformer_encoder", "lstm_classifier"}  # small enough to be computed
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 96, "max_position_embeddings": 64}
 CONFIGS = {
     "bert": {**TEXT, "architectures": ["BertForMaskedLM"]},
@@ -356,15 +355,40 @@ class ProgramProbes(Files):
             path = Path(self.folder.name) / kind / "config.json"
             path.parent.mkdir()
             path.write_text(json.dumps({"model_type": kind, **fields}))
-            devices = ["cpu"] if kind == "llama" else ["meta", "cpu"]  # grouped heads on meta: docs/probe.md
-            cases += [(path, *([] if kind == "vit" else ["--seq", "16"]), "--device", device) for device in devices]
+            cases += [(path, *([] if kind == "vit" else ["--seq", "16"]), "--device", device) for device in ("meta", "cpu")]
+        self.check(cases)
+
+    def test_grouped_heads(self):
+        """Llama and its kin, whose key and value heads serve several query heads."""
+        cases = []
+        for kind, fields in {"llama": {}, "mistral": {"sliding_window": 8}, "qwen2": {"num_key_value_heads": 1}, "gemma": {"head_dim": 8, "num_key_value_heads": 1}}.items():
+            path = Path(self.folder.name) / kind / "config.json"
+            path.parent.mkdir()
+            path.write_text(json.dumps({"model_type": kind, **TEXT, "num_key_value_heads": 2, "architectures": [f"{kind.capitalize()}ForCausalLM"], **fields}))
+            for options in ([], ["--precision", "bf16"], ["--mode", "infer"], ["--lora", "targets=all-linear"], ["--checkpoint", "full"]):
+                cases += [(path, "--seq", "16", "--device", "meta", *options)]
+        self.check(cases)
+
+    def test_recurrent(self):
+        """The CPU and the meta device run the steps one by one."""
+        cases = []
+        for name, layer in {"lstm": {"type": "LSTM"}, "deep": {"type": "LSTM", "num_layers": 2, "batch_first": True, "bidirectional": True, "dropout": 0.2},
+                            "projected": {"type": "LSTM", "proj_size": 4}, "gru": {"type": "GRU", "num_layers": 2, "bias": False, "bidirectional": True}, "rnn": {"type": "RNN"},
+                            "relu": {"type": "RNN", "nonlinearity": "relu", "num_layers": 2, "dropout": 0.1}}.items():
+            path = Path(self.folder.name) / f"{name}.json"
+            nodes = [("x", "placeholder", None, []), ("r", "call_module", "rnn", ["%x"]), ("y", "call_function", "getitem", ["%r", 0]), ("output", "output", None, ["%y"])]
+            path.write_text(json.dumps({"memest_spec": 1, "name": name, "inputs": [{"name": "x", "shape": ["batch", 7, 12], "dtype": "float32"}], "loss": "sum",
+                                        "modules": {"rnn": {"input_size": 12, "hidden_size": 24, **layer}},
+                                        "nodes": [{"name": n, "op": op, **({"target": target} if target else {}), **({"args": args} if args else {})} for n, op, target, args in nodes]}))
+            cases += [(path, "--device", device, *options) for device in ("meta", "cpu") for options in ([], ["--mode", "infer"], ["--precision", "bf16"])]
         self.check(cases)
 
     def test_options(self):
         self.check([("resnet18", "--image", "64", "--device", "meta", *options) for options in (
             ["--mode", "infer"], ["--grad-accum", "2"], ["--precision", "bf16"], ["--zero-grad-at", "end"], ["--freeze", "layer1.*"],
-            ["--optimizer", "sgd:momentum=0.9"], ["--optimizer", "rmsprop"], ["--keep-output", "no"])])
-        for options, message in ((["--lora", "targets=all-linear"], "does not take --lora"), (["--checkpoint", "full"], "does not take --checkpoint"),
+            ["--optimizer", "sgd:momentum=0.9"], ["--optimizer", "rmsprop"], ["--keep-output", "no"], ["--checkpoint", "modules=layer2*"],
+            ["--lora", "targets=fc"])])
+        for options, message in ((["--checkpoint", "full,reentrant"], "a probe checkpoints without reentrance"), (["--checkpoint", "modules=*,keep=matmul"], "checkpoints whole regions"),
                                  (["--batches", "1,2"], "does not take --batches"), (["--optimizer", "lion"], "lion")):
             p = probe("mlp", *options)
             self.assertEqual(p.returncode, 2, p.stdout)
@@ -404,11 +428,11 @@ class SharedFixtures(unittest.TestCase):
             self.assertEqual([w for w in pool.map(wrong, rows) if w], [])
 
     def test_probes(self):
-        """Byte for byte at the ends of phases, but for recurrent networks, whose kernels differ by device."""
+        """Byte for byte at the ends of phases."""
         if not (FIXTURES / "index.json").exists():
             self.skipTest("../shared/fixtures is not there")
         rows = [r for r in json.loads((FIXTURES / "index.json").read_text())["fixtures"]
-                if r["format"] == "torchscript" and r["kind"] != "frozen" and "torch-2.15" in r["file"] and not re.search("lstm|gru", r["file"])]
+                if r["format"] == "torchscript" and r["kind"] != "frozen" and "torch-2.15" in r["file"]]
         cases = [(r, "meta" if i % 2 else "cpu") for i, r in enumerate(rows)]
         cases += [(r, "cpu" if i % 2 else "meta") for i, r in enumerate(rows) if "16" in r["file"] or "scripted_train" in r["file"]]
         self.assertGreaterEqual(len(rows), 20)

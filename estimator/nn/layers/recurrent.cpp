@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include "fake/counted.h"
 #include "nn/layer.h"
 #include "nn/moved.h"
 #include "ops/factories.h"
@@ -69,8 +70,9 @@ class RecurrentNet : public Module, public AfterMove {
         if (s.proj) new_parameter("weight_hr" + suffix, {s.proj, s.hidden});
       }
   }
-  /// flatten_parameters(): not where parameters differ in type or share memory.
+  /// flatten_parameters(): not where parameters differ in type or share memory, nor off the GPU.
   void moved() final {
+    if (counts_libtorch()) return;
     const Tensors weights = flat_weights();
     std::unordered_set<const Storage*> storages;
     for (auto& w : weights) {
