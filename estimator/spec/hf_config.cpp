@@ -484,6 +484,10 @@ class HfConfig final : public Reader {
     for (auto& input : model.inputs)
       for (auto& size : input.shape)
         for (auto& symbol : size.symbols()) used.push_back(symbol);
+    static const std::set<std::string> kOptions{"batch", "seq", "src_seq", "tgt_seq", "image", "height", "width", "images", "classes"};
+    for (auto& [symbol, value] : options.sizes)
+      if (!kOptions.contains(symbol) && std::find(used.begin(), used.end(), symbol) == used.end())
+        throw Error(fmt::format("--set {}: {} has no such size", symbol.substr(0, 80), class_name), did_you_mean(symbol, used));
     for (const std::string symbol : {"src_seq", "tgt_seq"}) {
       const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol; });
       if (std::find(used.begin(), used.end(), symbol) == used.end()) {

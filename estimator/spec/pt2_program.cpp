@@ -228,19 +228,9 @@ class Builder {
               "export it with a dynamic batch: scripts/export_pt2.py does, or dynamic_shapes of torch.export.export");
       symbols["batch"] = model_->file_batch ? model_->file_batch : 1;
     }
-    // Sizes that options of their own name: --seq, --image.
-    for (int value : inputs) {
-      auto& sizes = meta(value).sizes;
-      for (std::size_t d = 0; d < sizes.size(); ++d) {
-        const char* option = sizes.size() == 2 && d == 1 && !is_floating(meta(value).dtype) ? "seq"
-                             : sizes.size() == 4 && d == 2                                  ? "height"
-                             : sizes.size() == 4 && d == 3                                  ? "width"
-                                                                                            : "";
-        const auto it = given.find(option);
-        if (it != given.end() && !sizes[d].expression.empty()) given.try_emplace(sizes[d].expression, it->second);
-      }
-    }
+    bind_options(inputs, given);
     for (auto& [name, value] : given) {
+      if (!is_symbol(name)) throw Error(fmt::format("--set {}: the program has no such size", name.substr(0, 80)), symbols_text());
       if (p_.ranges.contains(name)) check_range(name, value, "--set " + name + "=");
       symbols[name] = value;
     }
@@ -264,6 +254,57 @@ class Builder {
       input.keep_dtype = !options_.dtype;
       model_->inputs.push_back(std::move(input));
     }
+  }
+
+  /// Sizes that options of their own name, as symbols: --seq, --image. One that is static keeps its number.
+  void bind_options(const std::vector<int>& inputs, std::map<std::string, I>& given) {
+    std::set<std::string> found;
+    for (int value : inputs) {
+      auto& sizes = meta(value).sizes;
+      for (std::size_t d = 0; d < sizes.size(); ++d) {
+        const std::string name = sizes.size() == 2 && d == 1 && !is_floating(meta(value).dtype) ? "seq"
+                                 : sizes.size() == 4 && d == 2                                  ? "height"
+                                 : sizes.size() == 4 && d == 3                                  ? "width"
+                                                                                                : "";
+        const auto it = given.find(name);
+        if (it == given.end()) continue;
+        found.insert(name);
+        if (!sizes[d].expression.empty()) {
+          given.try_emplace(sizes[d].expression, it->second);
+        } else if (sizes[d].value != it->second) {
+          throw Error(fmt::format("--{} {}: the program was exported for {}, and for no other number", name == "seq" ? "seq" : "image",
+                                  it->second, sizes[d].value),
+                      "export it with this dimension dynamic: scripts/export_pt2.py --dynamic");
+        }
+      }
+    }
+    for (auto& [name, option] : std::map<std::string, std::string>{{"seq", "seq"},
+                                                                   {"height", "image"},
+                                                                   {"width", "image"},
+                                                                   {"image", "image"},
+                                                                   {"src_seq", "src-seq"},
+                                                                   {"tgt_seq", "tgt-seq"},
+                                                                   {"classes", "classes"},
+                                                                   {"images", "images"}})
+      if (given.erase(name) > 0 && !found.contains(name) && !(name == "image" && found.contains("height")))
+        throw Error(fmt::format("--{}: no input of the program has such a size", option), symbols_text());
+  }
+  bool is_symbol(const std::string& name) const {
+    if (p_.ranges.contains(name)) return true;
+    auto names = [&](const SymInt& s) {
+      if (s.expression.empty()) return false;
+      const auto list = identifiers(s.expression);
+      return std::find(list.begin(), list.end(), name) != list.end();
+    };
+    return std::any_of(p_.tensors.begin(), p_.tensors.end(),
+                       [&](auto& t) { return std::any_of(t.second.sizes.begin(), t.second.sizes.end(), names); }) ||
+           std::any_of(p_.integers.begin(), p_.integers.end(), [&](auto& i) { return names(i.second); });
+  }
+  std::string symbols_text() const {
+    std::vector<std::string> names;
+    for (auto& [name, range] : p_.ranges) names.push_back(name);
+    std::sort(names.begin(), names.end());
+    return names.empty() ? "all of its sizes are static: it was exported without dynamic dimensions" : "its sizes are " + join(names, ", ");
   }
 
   /// --input NAME=SHAPE gives the symbols in that input's sizes.
