@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "base/text.h"
 #include "cli/command.h"
@@ -62,10 +63,11 @@ bool script_runs_it(const EstimateRequest& r) {
 int probe_counted(EstimateRequest r, const ProbeOptions& o, double tolerance) {
   r.semantics = RunSettings::Semantics::fake_tensor;
   r.counted_device = o.device;
-  const Estimate e = estimate(r);
-  print_notes(e.diagnostics);
+  Estimate e = estimate(r);
   Program program;
   const spec::ProbeResult probe = spec::probe(probe_request(r, e, o.device, program));
+  if (take_release(r, probe.torch)) e = estimate(r);
+  print_notes(e.diagnostics);
   const std::vector<PhaseEnd> ends = ends_of(e);
 
   fmt::print("{} · {} · {} on {} · LibTorch {}\n\n", e.name, name_of(r.run.mode),
@@ -138,6 +140,15 @@ void print_phases(const std::vector<PhaseEnd>& estimated, const spec::ProbeResul
     fmt::print("{:<18}{:>18}{:>18}{:>14}{:>18}{:>18}\n", fmt::format("{} {}", mine.step, name_of(mine.phase)), mine.end, real.end,
                signed_text(mine.end - real.end), mine.peak, real.peak);
   }
+}
+
+bool take_release(EstimateRequest& r, const std::string& release) {
+  const auto version = TorchVersion::parse(release);
+  if (!version) {
+    fmt::print(stderr, "memest: note: LibTorch {} is no release that memest models; the estimate is of {}\n", release, r.torch.name());
+    return false;
+  }
+  return std::exchange(r.torch, *version) != *version;
 }
 
 spec::ProbeRequest probe_request(const EstimateRequest& r, const Estimate& e, const std::string& device, Program& program) {

@@ -32,6 +32,9 @@ bool is_within(Bytes estimated, Bytes measured, double tolerance);
 /// "+12", "0".
 std::string signed_text(Bytes difference);
 
+/// The estimate is of LibTorch's own release. Returns whether that is another than it was of.
+bool take_release(EstimateRequest& r, const std::string& release);
+
 /// What LibTorch is asked to run beside the estimate. `program` holds what the request refers to.
 spec::ProbeRequest probe_request(const EstimateRequest& r, const Estimate& e, const std::string& device, Program& program);
 

@@ -116,7 +116,8 @@ bool agrees(const Row& row, double tolerance) {
 
 int probe_gpu(const EstimateRequest& asked, const ProbeOptions& o, double tolerance) {
   EstimateRequest base = asked;
-  const auto [product, memory] = spec::gpu_of_libtorch();
+  const auto [product, memory, release] = spec::gpu_of_libtorch();
+  take_release(base, release);
   if (!base.gpu) {
     try {
       base.gpu = find_device(product).name;

@@ -122,9 +122,9 @@ ProbeResult::Gpu gpu_of(const Json& reply) {
 
 }  // namespace
 
-std::pair<std::string, Bytes> gpu_of_libtorch() {
+LibTorchGpu gpu_of_libtorch() {
   const Json reply = call_torch_plugin({{"what", "device"}}, Plugin::cuda);
-  return {reply.at("device"), reply.at("total_memory")};
+  return {reply.at("device"), reply.at("total_memory"), reply.value("torch", "")};
 }
 
 ProbeResult probe(const ProbeRequest& r) {

@@ -59,8 +59,13 @@ struct ProbeRequest {
   };
   std::vector<Input> inputs;
 };
-/// LibTorch's name of the GPU and its memory.
-std::pair<std::string, Bytes> gpu_of_libtorch();
+/// What LibTorch says of the GPU, and its own version.
+struct LibTorchGpu {
+  std::string name;
+  Bytes memory = 0;
+  std::string torch;
+};
+LibTorchGpu gpu_of_libtorch();
 /// Throws Error where the plugin is missing or refuses.
 ProbeResult probe(const ProbeRequest& request);
 

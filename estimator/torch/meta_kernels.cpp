@@ -4,6 +4,7 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include <array>
 #include <optional>
@@ -179,12 +180,12 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, OptTensor ma
                  bool gqa) {
   const bool grad = at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
   const bool half = q.scalar_type() == c10::kHalf || q.scalar_type() == c10::kBFloat16;
-  const bool heads = q.dim() == 4 && (q.size(1) == k.size(1) || gqa) && k.size(1) == v.size(1);  // grouped ones, too
-  const bool fits = heads && q.scalar_type() != c10::kDouble;
+  const bool grouped = q.dim() == 4 && gqa && q.size(1) != k.size(1);  // heads: the efficient kernel takes them since 2.15
+  const bool fits = q.dim() == 4 && (grouped || q.size(1) == k.size(1)) && k.size(1) == v.size(1) && q.scalar_type() != c10::kDouble;
   const std::int64_t step = half ? 8 : 4, head = fits ? q.size(3) : 0;
   if (fits && half && !given(mask) && head % 8 == 0 && head <= 256 && v.size(3) == head)
     return std::get<0>(at::_scaled_dot_product_flash_attention(q, k, v, p, causal, false, scale));
-  if (fits && head % step == 0 && v.size(3) % step == 0 &&
+  if (fits && (!grouped || TORCH_VERSION_MINOR >= 15) && head % step == 0 && v.size(3) % step == 0 &&
       !(given(mask) && mask->requires_grad() && mask->size(-1) % (16 / q.itemsize()) != 0)) {
     optional<Tensor> bias = mask;
     if (given(mask)) {

@@ -18,7 +18,7 @@ namespace memest::plugin {
 namespace {
 namespace Allocator = c10::cuda::CUDACachingAllocator;
 constexpr c10::DeviceIndex kDevice = 0;
-constexpr std::size_t kAll = std::size_t(c10::CachingAllocator::StatType::AGGREGATE);
+constexpr std::size_t kAll = 0;  // StatType::AGGREGATE, whose namespace differs by release
 
 /// The allocator's own statistics. Its peaks are of the whole run; those of a phase are read when it ends.
 class CudaMemory final : public Memory {
