@@ -62,7 +62,7 @@ class Loop {
   RunResult run() {
     if (o_.new_tokens > 0 && !model_.generates())
       throw Error("--new-tokens: this model does not generate",
-                  "a Hugging Face config of a decoder-only model does, with --task causal-lm");
+                  "a Hugging Face config of a decoder-only model or of an encoder-decoder does");
     const bool quantized = o_.quantization.has_value(), checkpointed = o_.checkpointing.where != Checkpointing::Where::none;
     if (quantized) quantize(model_, *o_.quantization, amp_.value_or(model_dtype(o_.precision)));
     if (o_.lora) add_lora(model_, *o_.lora, checkpointed, quantized || o_.kbit_training);

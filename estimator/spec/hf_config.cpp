@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "fake/runtime.h"
+#include "models/hf/encoder_decoder.h"
 #include "models/hf/family.h"
 #include "models/hf/generate.h"
 #include "models/hf/liger.h"
@@ -200,6 +201,8 @@ class HfModel final : public nn::Model {
   bool generates() const override { return network_->generates(); }
   Value generate(const Tensors& batch, const nn::Generation& g) override {
     hf::release() = release_;
+    if (g.all_logits && dynamic_cast<const hf::EncoderDecoder*>(network_.get()))
+      throw Error("--logits all: the decoder of an encoder-decoder starts from one token", "leave it out");
     hf::X sequences = hf::generate(*network_, config_, options_, batch[0], batch[1],
                                    {g.new_tokens, g.all_logits, options_.use_cache, cache_, g.on_decode});
     check_attention();
@@ -378,7 +381,8 @@ class HfConfig final : public Reader {
     if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
     o.logits_to_keep = options.logits_to_keep;
     o.chunked_loss = options.chunked_loss;
-    if (options.generates || !release.finds_packed_sequences()) o.packed = false;  // the positions of one prompt
+    if (options.generates) o.packed = o.padded = false;  // one prompt a sample, and all of one length
+    if (!release.finds_packed_sequences()) o.packed = false;
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
@@ -407,7 +411,14 @@ class HfConfig final : public Reader {
     if (options.generates) {
       if (!network->generates())
         throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
-                    "it works for --task causal-lm of decoder-only models");
+                    "it works for --task causal-lm of decoder-only models, and for --task seq2seq of encoder-decoders");
+      if (dynamic_cast<const hf::EncoderDecoder*>(network.get())) {
+        if (o.target) throw Error("--tgt-seq: generate() starts the decoder from one token", "--new-tokens says how many tokens follow");
+        if (!options.cache.empty())
+          throw Error("--cache: memest runs generate() of an encoder-decoder with its default cache only",
+                      "leave --cache and --cache-dtype out");
+        model->inputs.resize(1);
+      }
       nn::InputSpec mask = model->inputs.at(0);
       mask.name = "attention_mask";
       model->inputs.push_back(mask);

@@ -106,7 +106,7 @@ class BigBirdPegasusEncoder final : public Seq2SeqEncoder {
         layernorm_embedding(child<LayerNorm>("layernorm_embedding", c.hidden)) {}
 
  protected:
-  X forward(const X& input_ids) override {
+  X forward(const X& input_ids, X) override {
     X inputs_embeds = (*embed_tokens_)(input_ids);
     const I batch_size = inputs_embeds.size(0), seq_len = inputs_embeds.size(1);
     check_length(seq_len);
@@ -147,6 +147,7 @@ NetworkPtr bigbird_pegasus(const Config& config, const Options& given) {
   f.end_norm = "layernorm_embedding";
   f.norms_embedding = f.ties_causal_head = false;
   f.positions = Seq2SeqForm::Positions::learned;
+  f.generates = false;
   f.encoder = [f](const Seq2SeqConfig& c) { return std::make_shared<BigBirdPegasusEncoder>(c, make_positions(c, f)); };
   f.attention = [](const Seq2SeqConfig& c, I heads, I layer) {
     return make_cross_attention(c, "BigBirdPegasusDecoder", heads, layer, false, c.file.boolean_or("use_bias", false));

@@ -1,6 +1,7 @@
 #include "models/hf/generate.h"
 
 #include "fake/autograd.h"
+#include "models/hf/encoder_decoder.h"
 #include "models/hf/experts.h"
 #include "models/hf/masks.h"
 
@@ -25,13 +26,16 @@ X isin(const X& elements, const X& tests) {
 struct SpecialTokens {
   X bos, eos, pad, decoder_start;
 
-  explicit SpecialTokens(const Config& config) {
+  explicit SpecialTokens(const Config& config, bool is_encoder_decoder = false) {
     bos = tensor(config, "bos_token_id");
     eos = tensor(config, "eos_token_id");
     pad = tensor(config, "pad_token_id");
     decoder_start = tensor(config, "decoder_start_token_id");
+    if (is_encoder_decoder && !decoder_start) decoder_start = bos;
     if (eos && eos.dim() == 0) eos = eos.unsqueeze(0);
     if (!pad && eos) pad = eos.select(0, 0);
+    if (is_encoder_decoder && !decoder_start)
+      throw config.error("decoder_start_token_id", "an encoder-decoder generates from this token, or from the bos_token_id");
     if (eos) {
       any(isin(eos, pad));
       any(compare("lt", eos, 0));
@@ -77,6 +81,29 @@ X stopping_criteria(const X& input_ids, const SpecialTokens& tokens) {
   return is_done;
 }
 
+/// ForcedBOSTokenLogitsProcessor and ForcedEOSTokenLogitsProcessor, which a configuration turns on by naming the token.
+class ForcedTokens {
+ public:
+  ForcedTokens(const Config& config, I max_length)
+      : max_length_(max_length), first_(config.has("forced_bos_token_id")), last_(config.has("forced_eos_token_id")) {
+    if (!last_) return;
+    auto* list = config.find("forced_eos_token_id")->list();
+    eos_ = empty({list ? I(list->size()) : 1}, DType::int64);
+    any(compare("lt", eos_, 0));
+  }
+  X operator()(I length, const X& scores) const {
+    X processed = scores;
+    for (const bool forced : {first_ && length == 1, last_ && length == max_length_ - 1})
+      if (forced) processed = aten("full_like", {Tensor(processed), -1e30});
+    return processed;
+  }
+
+ private:
+  I max_length_;
+  bool first_, last_;
+  X eos_;
+};
+
 /// create_masks_for_generate: what prepare_inputs_for_generation makes for a cache of fixed shapes.
 Cache::Masks create_masks_for_generate(const Options& options, const Cache& cache, I batch_size, I sequence_length) {
   Cache::Masks masks;
@@ -92,71 +119,30 @@ Cache::Masks create_masks_for_generate(const Options& options, const Cache& cach
   return masks;
 }
 
-}  // namespace
+/// How _sample calls a model.
+class Prepared {
+ public:
+  virtual ~Prepared() = default;
+  /// _prefill, and prepare_inputs_for_generation with the call: outputs.logits.
+  virtual X prefill(const X& input_ids) = 0;
+  virtual X decode(const X& input_ids) = 0;
+  /// _update_model_kwargs_for_generation
+  virtual void update() {}
+};
 
-X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
-  NoGrad guard;
-  const SpecialTokens tokens(config);
-  const I batch = input_ids.size(0), most = input_ids.size(1) + g.new_tokens;
-  const bool positioned = !dynamic_cast<const WithoutPositions*>(&model);
-  if (tokens.pad && batch > 1) any(compare("eq", attention_mask.select(1, -1), 0));
-  X position_ids;
-  if (positioned) {
-    X summed = attention_mask.to(DType::int64);
-    summed = aten("cumsum", {Tensor(summed), I{-1}});
-    position_ids = std::move(summed).sub(Scalar(1));
-  }
-  if (positioned) {
-    X padding = compare("eq", attention_mask, 0);
-    X filled = aten("masked_fill", {Tensor(position_ids), Tensor(padding), I{0}});
-    padding.reset();
-    position_ids = std::move(filled);
-  }
-  all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
-  CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
-  if (cache && g.cache == Generation::CacheKind::fixed) cache->make_static(most - 1);
-  if (cache && g.cache == Generation::CacheKind::fp8) cache->make_fp8();
-  any(compare("lt", input_ids, 0));  // _get_logits_processor
-
-  X unfinished_sequences = aten("ones", {list_of(Dims{batch})}, {{"dtype", DType::int64}});
-  Network::Step outputs;
-  /// Gives those of the last call, which live as long as its other arguments.
-  auto prepare_masks = [&](const X& call_ids) {
-    if (!cache || !cache->is_compileable()) return Cache::Masks();
-    Cache::Masks former = std::exchange(cache->prepared, {});
-    cache->prepared = create_masks_for_generate(options, *cache, batch, call_ids.size(1));
-    return former;
-  };
-  auto step = [&](const X& call_ids, const X& call_positions) {
-    Batch call;
-    call.input = call_ids;
-    call.position_ids = call_positions;
-    call.cache = cache;
-    if (!g.all_logits) call.logits_to_keep = 1;
-    return model.step(std::move(call));
-  };
-  {
-    X ids = input_ids.clone();
-    prepare_masks(ids);
-    outputs = step(ids, position_ids);
-  }
-  if (cache) cache->prepared = {};
-  const X first_positions = position_ids;                                   // generate's own model_kwargs
+/// _sample without sampling: the sequences.
+X sample(Network& model, Prepared& prepared, X input_ids, I most, const SpecialTokens& tokens, const ForcedTokens& processors,
+         const Generation& g) {
+  X unfinished_sequences = aten("ones", {list_of(Dims{input_ids.size(0)})}, {{"dtype", DType::int64}});
+  X logits = prepared.prefill(input_ids);                                   // of `outputs`
   const bool switched = switch_experts(model, "grouped_mm", "batched_mm");  // _optimize_model_for_decode
-  X next_token_logits, next_tokens, ids, positions;
+  X next_token_logits, next_token_scores, next_tokens;
   for (bool prefill = true;; prefill = false) {
-    if (!prefill) {
-      X new_ids = g.use_cache ? input_ids.slice(1, -1, std::nullopt).clone() : input_ids.clone();
-      X new_positions = g.use_cache && positioned ? position_ids.slice(-1, -1, std::nullopt).clone() : position_ids;
-      Cache::Masks former = prepare_masks(new_ids);
-      ids = std::move(new_ids);
-      positions = std::move(new_positions);
-      former = {};
-      outputs = step(ids, positions);
-    }
-    if (positioned) position_ids = next_positions(position_ids);
-    next_token_logits = ops::to_copy(outputs.logits.select(1, -1), DType::float32);
-    next_tokens = aten("argmax", {Tensor(next_token_logits), I{-1}});
+    if (!prefill) logits = prepared.decode(input_ids);
+    prepared.update();
+    next_token_logits = ops::to_copy(logits.select(1, -1), DType::float32);
+    next_token_scores = processors(input_ids.size(1), next_token_logits);
+    next_tokens = aten("argmax", {Tensor(next_token_scores), I{-1}});
     if (tokens.eos) {
       X kept = next_tokens.mul(unfinished_sequences);
       X rest = aten("rsub", {Tensor(unfinished_sequences), I{1}});
@@ -178,12 +164,139 @@ X generate(Network& model, const Config& config, const Options& options, X input
       X none = compare("eq", most_unfinished, 0);
       most_unfinished.reset();
     }
-    outputs = {};
+    logits = {};
     if (input_ids.size(1) >= most) break;
     if (prefill && g.on_decode) g.on_decode();
   }
   if (switched) switch_experts(model, "batched_mm", "grouped_mm");
   return input_ids;
+}
+
+/// A decoder-only model.
+class PreparedDecoder final : public Prepared {
+ public:
+  PreparedDecoder(Network& model, const Options& options, const Generation& g, X positions, CachePtr cache)
+      : model_(model), options_(options), g_(g), position_ids_(std::move(positions)), cache_(std::move(cache)) {}
+
+  X prefill(const X& input_ids) override {
+    X logits;
+    {
+      X call_ids = input_ids.clone();
+      prepare_masks(call_ids);
+      logits = step(call_ids, position_ids_);
+    }
+    if (cache_) cache_->prepared = {};
+    first_positions_ = position_ids_;
+    return logits;
+  }
+  X decode(const X& input_ids) override {
+    X new_ids = g_.use_cache ? input_ids.slice(1, -1, std::nullopt).clone() : input_ids.clone();
+    X new_positions = g_.use_cache && position_ids_ ? position_ids_.slice(-1, -1, std::nullopt).clone() : position_ids_;
+    Cache::Masks former = prepare_masks(new_ids);
+    ids_ = std::move(new_ids);
+    positions_ = std::move(new_positions);
+    former = {};
+    return step(ids_, positions_);
+  }
+  void update() override {
+    if (position_ids_) position_ids_ = next_positions(position_ids_);
+  }
+
+ private:
+  /// Gives those of the last call, which live as long as its other arguments.
+  Cache::Masks prepare_masks(const X& call_ids) {
+    if (!cache_ || !cache_->is_compileable()) return {};
+    Cache::Masks former = std::exchange(cache_->prepared, {});
+    cache_->prepared = create_masks_for_generate(options_, *cache_, call_ids.size(0), call_ids.size(1));
+    return former;
+  }
+  X step(const X& call_ids, const X& call_positions) {
+    Batch call;
+    call.input = call_ids;
+    call.position_ids = call_positions;
+    call.cache = cache_;
+    if (!g_.all_logits) call.logits_to_keep = 1;
+    return model_.step(std::move(call)).logits;
+  }
+
+  Network& model_;
+  const Options& options_;
+  const Generation& g_;
+  X position_ids_, first_positions_;  ///< first_positions_: generate's own model_kwargs
+  CachePtr cache_;
+  X ids_, positions_;  ///< model_inputs
+};
+
+X generate_from_prompt(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
+  const SpecialTokens tokens(config);
+  const I batch = input_ids.size(0), most = input_ids.size(1) + g.new_tokens;
+  if (tokens.pad && batch > 1) any(compare("eq", attention_mask.select(1, -1), 0));
+  X position_ids;
+  if (!dynamic_cast<const WithoutPositions*>(&model)) {
+    X summed = attention_mask.to(DType::int64);
+    summed = aten("cumsum", {Tensor(summed), I{-1}});
+    position_ids = std::move(summed).sub(Scalar(1));
+    X padding = compare("eq", attention_mask, 0);
+    X filled = aten("masked_fill", {Tensor(position_ids), Tensor(padding), I{0}});
+    padding.reset();
+    position_ids = std::move(filled);
+  }
+  all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
+  CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
+  if (cache && g.cache == Generation::CacheKind::fixed) cache->make_static(most - 1);
+  if (cache && g.cache == Generation::CacheKind::fp8) cache->make_fp8();
+  any(compare("lt", input_ids, 0));  // _get_logits_processor
+  const ForcedTokens processors(config, most);
+  PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(cache));
+  return sample(model, prepared, std::move(input_ids), most, tokens, processors, g);
+}
+
+/// An encoder-decoder, whose decoder starts from one token.
+class PreparedPair final : public Prepared {
+ public:
+  PreparedPair(EncoderDecoder& model, X encoder_outputs, X attention_mask, EncoderDecoderCachePtr cache)
+      : model_(model), encoder_outputs_(std::move(encoder_outputs)), attention_mask_(std::move(attention_mask)), cache_(std::move(cache)) {}
+  X prefill(const X& input_ids) override {
+    const X call_ids = input_ids.clone();
+    return model_.decode(call_ids, encoder_outputs_, attention_mask_, cache_);
+  }
+  X decode(const X& input_ids) override {
+    X new_ids = cache_ ? input_ids.slice(1, -1, std::nullopt).clone() : input_ids.clone();
+    ids_ = std::move(new_ids);
+    return model_.decode(ids_, encoder_outputs_, attention_mask_, cache_);
+  }
+
+ private:
+  EncoderDecoder& model_;
+  X encoder_outputs_, attention_mask_;
+  EncoderDecoderCachePtr cache_;
+  X ids_;  ///< model_inputs
+};
+
+X generate_from_source(Network& network, EncoderDecoder& model, const Config& config, X input_ids, X attention_mask, const Generation& g) {
+  const SpecialTokens tokens(config, true);
+  const I most = 1 + g.new_tokens;
+  X encoder_outputs = model.encode(input_ids, attention_mask);
+  X decoder_input_ids = ones({input_ids.size(0), 1}, DType::int64).mul(tokens.decoder_start);
+  EncoderDecoderCachePtr cache;
+  if (g.use_cache) {
+    cache = std::make_shared<EncoderDecoderCache>();
+    for (auto* part : {&cache->self_attention, &cache->cross_attention})
+      *part = Cache(std::vector<I>(std::size_t(model.decoder_layers()), 0));
+  }
+  any(compare("lt", input_ids, 0));  // _get_logits_processor
+  const ForcedTokens processors(config, most);
+  PreparedPair prepared(model, std::move(encoder_outputs), std::move(attention_mask), std::move(cache));
+  return sample(network, prepared, decoder_input_ids, most, tokens, processors, g);
+}
+
+}  // namespace
+
+X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
+  NoGrad guard;
+  if (auto* pair = dynamic_cast<EncoderDecoder*>(&model))
+    return generate_from_source(model, *pair, config, std::move(input_ids), std::move(attention_mask), g);
+  return generate_from_prompt(model, config, options, std::move(input_ids), std::move(attention_mask), g);
 }
 
 }  // namespace memest::hf

@@ -1,4 +1,4 @@
-// transformers/generation/utils.py 5.24: GenerationMixin.generate, greedy, of a decoder-only model.
+// transformers/generation/utils.py 5.24: GenerationMixin.generate, greedy, of decoder-only models and of encoder-decoders.
 #pragma once
 #include <functional>
 

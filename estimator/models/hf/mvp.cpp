@@ -1,4 +1,5 @@
 // models/mvp/modeling_mvp.py, without prompts.
+#include "models/hf/encoder_decoder.h"
 #include "models/hf/seq2seq.h"
 
 namespace memest::hf {
@@ -23,11 +24,17 @@ class MvpAttention final : public CrossMixer {
     const I bsz = hidden_states.size(0), tgt_len = hidden_states.size(1);
     X query_states = q_proj(hidden_states).mul(1.0);
     const X& current_states = key_value_states ? key_value_states : hidden_states;
-    X key_states = k_proj(current_states);
-    X value_states = v_proj(current_states);
-    key_states = key_states.view({bsz, -1, heads_, head_dim_}).transpose(1, 2);
-    value_states = value_states.view({bsz, -1, heads_, head_dim_}).transpose(1, 2);
-    if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
+    X key_states, value_states;
+    if (const CacheLayer* updated = updated_layer(key_value_states ? cache : nullptr, layer_)) {
+      key_states = updated->keys;
+      value_states = updated->values;
+    } else {
+      key_states = k_proj(current_states);
+      value_states = v_proj(current_states);
+      key_states = key_states.view({bsz, -1, heads_, head_dim_}).transpose(1, 2);
+      value_states = value_states.view({bsz, -1, heads_, head_dim_}).transpose(1, 2);
+      if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
+    }
     const Dims proj_shape{bsz * heads_, -1, head_dim_};
     query_states = query_states.view({bsz, tgt_len, heads_, head_dim_}).transpose(1, 2);
     query_states = query_states.reshape(proj_shape);

@@ -213,7 +213,7 @@ class PegasusXEncoder final : public Seq2SeqEncoder {
         layer_norm(child<LayerNorm>("layer_norm", c.hidden)) {}
 
  protected:
-  X forward(const X& input_ids) override {
+  X forward(const X& input_ids, X) override {
     X inputs_embeds = (*embed_tokens_)(input_ids);
     X embed_pos = (*embed_positions_)(input_ids, inputs_embeds);
     X hidden_states = inputs_embeds.add(embed_pos);
@@ -258,6 +258,7 @@ NetworkPtr pegasus_x(const Config& config, const Options& given) {
   f.keeps_position_ids = false;
   f.keeps_ones_mask = true;
   f.own_positions = [](const Seq2SeqConfig& c) { return std::make_shared<ComputedPositions>(c); };
+  f.generates = false;
   f.encoder = [](const Seq2SeqConfig& c) { return std::make_shared<PegasusXEncoder>(c); };
   f.attention = [](const Seq2SeqConfig& c, I heads, I layer) { return make_cross_attention(c, "PegasusX", heads, layer, false, false); };
   return make_seq2seq(config, o, std::move(f));

@@ -2,6 +2,7 @@
 
 #include "fake/checkpoint.h"
 #include "models/hf/encoder.h"
+#include "models/hf/encoder_decoder.h"
 #include "models/hf/loss.h"
 #include "ops/indexing.h"
 
@@ -110,12 +111,18 @@ class BartAttention final : public CrossMixer {
     const Dims input_shape = hidden_states.sizes().slice(0, hidden_states.dim() - 1);
     X query_states = q_proj(hidden_states).view(input_shape + Dims{-1, head_dim_}).transpose(1, 2);
     const X& current_states = key_value_states ? key_value_states : hidden_states;
-    X key_states = k_proj(current_states);
-    X value_states = v_proj(current_states);
-    const Dims kv_shape = current_states.sizes().slice(0, current_states.dim() - 1) + Dims{-1, head_dim_};
-    key_states = key_states.view(kv_shape).transpose(1, 2);
-    value_states = value_states.view(kv_shape).transpose(1, 2);
-    if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
+    X key_states, value_states;
+    if (const CacheLayer* updated = updated_layer(key_value_states ? cache : nullptr, layer_)) {
+      key_states = updated->keys;
+      value_states = updated->values;
+    } else {
+      key_states = k_proj(current_states);
+      value_states = v_proj(current_states);
+      const Dims kv_shape = current_states.sizes().slice(0, current_states.dim() - 1) + Dims{-1, head_dim_};
+      key_states = key_states.view(kv_shape).transpose(1, 2);
+      value_states = value_states.view(kv_shape).transpose(1, 2);
+      if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
+    }
     auto [attn_output, attn_weights] =
         bert_attention_interface(options_, query_states, key_states, value_states,
                                  {.mask = attention_mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_});
@@ -341,6 +348,7 @@ class Encoder final : public Seq2SeqEncoder {
  public:
   Encoder(const Seq2SeqConfig& c, const Form& form)
       : Seq2SeqEncoder(form.prefix + "Encoder"),
+        options_(c.options),
         scales_(!form.scales_itself),
         dropout_(c.dropout),
         embed_tokens(child<WordEmbedding>("embed_tokens", c, form.prefix, form.scales_itself, c.vocab)),
@@ -351,20 +359,24 @@ class Encoder final : public Seq2SeqEncoder {
   }
 
  protected:
-  X forward(const X& input_ids) override {
+  X forward(const X& input_ids, X attention_mask) override {
     X inputs_embeds = embed_tokens(input_ids);
     if (scales_) inputs_embeds = std::move(inputs_embeds).mul(1.0);
     X embed_pos = (*embed_positions)(input_ids, inputs_embeds);
     X hidden_states = inputs_embeds.add(embed_pos);
     if (layernorm_embedding) hidden_states = (*layernorm_embedding)(hidden_states);
     hidden_states = ops::dropout(hidden_states, dropout_, training);
-    X attention_mask = create_bidirectional_mask();
+    if (attention_mask) {
+      X mask = create_bidirectional_mask({.options = options_, .inputs_embeds = inputs_embeds, .attention_mask = attention_mask});
+      attention_mask = std::move(mask);
+    }
     for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, LayerCall{attention_mask, {}, {}, nullptr});
     if (layer_norm) hidden_states = (*layer_norm)(hidden_states);
     return leave(std::move(hidden_states), inputs_embeds, embed_pos);
   }
 
  private:
+  const Options options_;
   bool scales_;
   double dropout_;
   WordEmbedding& embed_tokens;
@@ -388,22 +400,29 @@ class Decoder final : public Base {
     if (form.norms_embedding) layernorm_embedding = &child<LayerNorm>("layernorm_embedding", c.hidden);
     if (form.norms_end) layer_norm = &child<LayerNorm>(form.end_norm, c.hidden);
   }
-  std::pair<X, CachesPtr> operator()(X input_ids, X encoder_hidden_states, bool use_cache) {
+  /// `cache` and `encoder_attention_mask`: as generate() gives them.
+  std::pair<X, CachesPtr> operator()(X input_ids, X encoder_hidden_states, bool use_cache, CachesPtr cache = nullptr,
+                                     X encoder_attention_mask = {}) {
     Entered scope(*this);
     X inputs_embeds = embed_tokens(input_ids);
     if (!form_.scales_itself && form_.decoder_scales) inputs_embeds = std::move(inputs_embeds).mul(1.0);
-    CachesPtr cache;
-    if (use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
+    if (use_cache && !cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
     const I batch_size = inputs_embeds.size(0), seq_length = inputs_embeds.size(1);
+    const I cache_length = cache ? cache->self_attention.seen() : 0;
     X position_ids;
-    if (form_.position_ids == Form::PositionIds::before_mask) position_ids = arange(seq_length).add(0);
+    if (form_.position_ids == Form::PositionIds::before_mask) position_ids = arange(seq_length).add(cache_length);
     X attention_mask;
-    if (form_.ones_mask) attention_mask = ones({batch_size, seq_length}, DType::float32);
+    if (form_.ones_mask) attention_mask = ones({batch_size, cache_length + seq_length}, DType::float32);
     X causal_mask = create_causal_mask({.options = options_,
                                         .inputs_embeds = inputs_embeds,
                                         .cache = cache ? &cache->self_attention : nullptr,
                                         .attention_mask = attention_mask});
     if (!form_.keeps_ones_mask) attention_mask.reset();
+    if (encoder_attention_mask) {
+      X mask = create_bidirectional_mask(
+          {.options = options_, .inputs_embeds = encoder_hidden_states, .attention_mask = encoder_attention_mask});
+      encoder_attention_mask = std::move(mask);
+    }
     if (form_.position_ids == Form::PositionIds::after_mask) position_ids = arange(seq_length).add(0);
     X positions = (*embed_positions)(input_ids, inputs_embeds, position_ids);
     if (!form_.keeps_position_ids) position_ids.reset();
@@ -457,6 +476,13 @@ class Model final : public Base {
     if (!s->c.tie || s->form.shared.empty()) return;
     for (const char* stack : {"decoder", "encoder"}) tie(std::string(stack) + ".embed_tokens.weight", s->form.shared + ".weight");
   }
+  X encode(X input_ids, X attention_mask) { return (*encoder_)(input_ids, attention_mask); }
+  /// forward with encoder_outputs.
+  Output decode(X decoder_input_ids, X encoder_outputs, X attention_mask, bool use_cache, CachesPtr cache) {
+    Entered scope(*this);
+    X last_hidden_state = (*decoder_)(decoder_input_ids, encoder_outputs, use_cache, cache, attention_mask).first;
+    return {last_hidden_state, cache, encoder_outputs};
+  }
   Output operator()(X input_ids, X decoder_input_ids, bool use_cache) {
     Entered scope(*this);
     if (!decoder_input_ids) decoder_input_ids = s_->form.shift(input_ids);
@@ -482,7 +508,7 @@ class ModelNetwork : public Seq2SeqNetwork {
   Model& model_;
 };
 
-class ForConditionalGeneration final : public ModelNetwork {
+class ForConditionalGeneration final : public ModelNetwork, public EncoderDecoder {
  public:
   explicit ForConditionalGeneration(SharedPtr s) : ModelNetwork(s, s->form.generation_suffix) {
     const I vocab = s->form.shared.empty() ? s->c.decoder_vocab : s->c.vocab;
@@ -503,6 +529,16 @@ class ForConditionalGeneration final : public ModelNetwork {
     Value output = seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
     return leave(nn::Outcome{std::move(output), loss}, decoder_input_ids, outputs.last_hidden_state);
   }
+  bool generates() const override { return s_->form.generates; }
+  X encode(X input_ids, X attention_mask) override { return model_.encode(input_ids, attention_mask); }
+  X decode(X decoder_input_ids, X encoder_hidden_states, X attention_mask, CachesPtr cache) override {
+    Entered scope(*this);
+    Model::Output outputs = model_.decode(decoder_input_ids, encoder_hidden_states, attention_mask, options_.use_cache, cache);
+    X lm_logits = (*lm_head)(outputs.last_hidden_state);
+    if (s_->form.logits_bias) lm_logits = lm_logits.add(X(buffer(0)));
+    return leave(std::move(lm_logits), outputs.last_hidden_state);
+  }
+  I decoder_layers() const override { return s_->c.decoder.layers; }
 
  private:
   Linear* lm_head;

@@ -74,15 +74,15 @@ using PositionEmbeddingPtr = std::shared_ptr<PositionEmbedding>;
 class Seq2SeqEncoder : public Base {
  public:
   using Base::Base;
-  X operator()(X input_ids) {
+  X operator()(X input_ids, X attention_mask = {}) {
     Entered scope(*this);
-    X result = forward(input_ids);
+    X result = forward(input_ids, std::move(attention_mask));
     input_ids.reset();
     return result;
   }
 
  protected:
-  virtual X forward(const X& input_ids) = 0;
+  virtual X forward(const X& input_ids, X attention_mask) = 0;
   using Base::forward;
 };
 using Seq2SeqEncoderPtr = std::shared_ptr<Seq2SeqEncoder>;
@@ -123,6 +123,7 @@ struct Seq2SeqForm {
   std::function<Seq2SeqEncoderPtr(const Seq2SeqConfig& c)> encoder = {};
   /// Another attention than BartAttention.
   std::function<CrossMixerPtr(const Seq2SeqConfig& c, I heads, I layer)> attention = {};
+  bool generates = true;
   std::string shared = "shared";  ///< the embedding that the stacks' are tied to; empty: there is none (marian's choice)
 };
 

@@ -1,5 +1,6 @@
 // models/t5/modeling_t5.py, and the copies of it: mt5 and umt5.
 #include "fake/checkpoint.h"
+#include "models/hf/encoder_decoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/release.h"
 #include "models/hf/seq2seq.h"
@@ -193,15 +194,22 @@ class T5Attention final : public Base {
   Attended operator()(X hidden_states, AttentionInputs in) {
     Entered scope(*this);
     const Dims input_shape = hidden_states.sizes().slice(0, 2);
+    const I past_seen_tokens = in.cache && !in.key_value_states ? in.cache->seen(layer_) : 0;
     X query_states = (*q)(hidden_states).view(input_shape + Dims{-1, head_dim_}).transpose(1, 2);
     X current_states = in.key_value_states ? in.key_value_states : hidden_states;
-    const Dims kv_shape = current_states.sizes().slice(0, 2) + Dims{-1, head_dim_};
-    X key_states = (*k)(current_states).view(kv_shape).transpose(1, 2);
-    X value_states = (*v)(current_states).view(kv_shape).transpose(1, 2);
-    if (in.cache) std::tie(key_states, value_states) = in.cache->update(key_states, value_states, layer_);
+    X key_states, value_states;
+    if (const CacheLayer* updated = updated_layer(in.key_value_states ? in.cache : nullptr, layer_)) {
+      key_states = updated->keys;
+      value_states = updated->values;
+    } else {
+      const Dims kv_shape = current_states.sizes().slice(0, 2) + Dims{-1, head_dim_};
+      key_states = (*k)(current_states).view(kv_shape).transpose(1, 2);
+      value_states = (*v)(current_states).view(kv_shape).transpose(1, 2);
+      if (in.cache) std::tie(key_states, value_states) = in.cache->update(key_states, value_states, layer_);
+    }
     X position_bias = in.position_bias;
     if (!position_bias && relative_attention_bias) {
-      position_bias = compute_bias(input_shape[1], key_states.size(2));
+      position_bias = compute_bias(input_shape[1], key_states.size(2), past_seen_tokens);
     } else if (!position_bias) {
       position_bias = zeros({1, heads_, input_shape[1], key_states.size(2)}, query_states.dtype());
       if (bias_needs_grad_ && training) position_bias->requires_grad = true;
@@ -246,8 +254,8 @@ class T5Attention final : public Base {
     chosen.reset();
     return leave(std::move(relative_buckets), relative_position, is_small, log_ratio, relative_position_if_large);
   }
-  X compute_bias(I query_length, I key_length) {
-    X context_position = arange(query_length).unsqueeze(1).add(I{0});
+  X compute_bias(I query_length, I key_length, I past_seen_tokens) {
+    X context_position = arange(query_length).unsqueeze(1).add(past_seen_tokens);
     X memory_position = arange(key_length).unsqueeze(0);
     X relative_position = memory_position.sub(context_position);
     X bucket = relative_position_bucket(relative_position);
@@ -314,7 +322,7 @@ class T5Block final : public Base {
     X hidden_states, position_bias, cross_bias;
   };
   struct Call {
-    X mask, encoder_hidden_states, cross_mask;
+    X mask, encoder_hidden_states, encoder_mask;
     EncoderDecoderCache* cache = nullptr;
   };
   T5Block(const T5Config& c, bool decoder, I layer)
@@ -338,7 +346,7 @@ class T5Block final : public Base {
       return out;
     };
     const Tensors inputs{state.hidden_states,        call.mask,        state.position_bias,
-                         call.encoder_hidden_states, state.cross_bias, call.cross_mask};
+                         call.encoder_hidden_states, state.cross_bias, call.encoder_mask};
     Tensors out = reentrant_ ? checkpoint_reentrant(std::move(region), inputs) : memest::checkpoint(std::move(region), inputs);
     out.resize(3);
     return {out[0], out[1], out[2]};
@@ -355,8 +363,8 @@ class T5Block final : public Base {
     take((*self_)(hidden_states, {call.mask, {}, state.position_bias, call.cache ? &call.cache->self_attention : nullptr}), position_bias);
     clamp(hidden_states, clamp_value);
     if (cross_ && call.encoder_hidden_states) {
-      take((*cross_)(hidden_states,
-                     {call.cross_mask, call.encoder_hidden_states, state.cross_bias, call.cache ? &call.cache->cross_attention : nullptr}),
+      take((*cross_)(hidden_states, {call.encoder_mask, call.encoder_hidden_states, state.cross_bias,
+                                     call.cache ? &call.cache->cross_attention : nullptr}),
            cross_bias);
       clamp(hidden_states, clamp_value);
     }
@@ -382,25 +390,29 @@ class T5Stack final : public Base {
         final_layer_norm(register_module("final_layer_norm", make_t5_norm(c))),
         dropout(child<Dropout>("dropout", c.dropout)) {}
 
-  X operator()(X input_ids, X encoder_hidden_states = {}, EncoderDecoderCache* cache = nullptr) {
+  /// `padding`: the attention_mask of the encoder's tokens, where there is one.
+  X operator()(X input_ids, X padding = {}, X encoder_hidden_states = {}, EncoderDecoderCache* cache = nullptr) {
     Entered scope(*this);
     X inputs_embeds = embed_tokens(input_ids);
-    X mask, cross_mask;
+    X mask, encoder_mask;
     if (release().t5_makes_masks_of_ones()) {
       const I batch = inputs_embeds.size(0), length = inputs_embeds.size(1);
       const DType dtype = inputs_embeds.dtype();
       mask = decoder_ ? causal_mask_of_ones(batch, length, dtype) : inverted_mask_of_ones(batch, length, DType::float32, dtype);
-      if (decoder_ && encoder_hidden_states) cross_mask = inverted_mask_of_ones(batch, encoder_hidden_states.size(1), DType::int64, dtype);
-    } else if (decoder_) {
-      mask = create_causal_mask({options_, inputs_embeds, cache ? &cache->self_attention : nullptr});
+      if (decoder_ && encoder_hidden_states) encoder_mask = inverted_mask_of_ones(batch, encoder_hidden_states.size(1), DType::int64, dtype);
+    } else {
+      if (decoder_) mask = create_causal_mask({options_, inputs_embeds, cache ? &cache->self_attention : nullptr});
+      if (padding)
+        (decoder_ ? encoder_mask : mask) =
+            create_bidirectional_mask({.options = options_, .inputs_embeds = inputs_embeds, .attention_mask = padding});
     }
     T5Block::State state;
     state.hidden_states = dropout(inputs_embeds);
-    for (auto& layer : block_) state = (*layer)(state, {mask, encoder_hidden_states, cross_mask, cache});
+    for (auto& layer : block_) state = (*layer)(state, {mask, encoder_hidden_states, encoder_mask, cache});
     state.hidden_states = (*final_layer_norm)(state.hidden_states);
     state.hidden_states = dropout(state.hidden_states);
     if (mask_is_argument_) mask.reset();
-    return leave(std::move(state.hidden_states), inputs_embeds, mask, cross_mask, state.position_bias, state.cross_bias);
+    return leave(std::move(state.hidden_states), inputs_embeds, mask, encoder_mask, state.position_bias, state.cross_bias);
   }
 
  private:
@@ -428,7 +440,11 @@ class T5Stacks {
     owner.tie("encoder.embed_tokens.weight", "shared.weight");
     if (decodes) owner.tie("decoder.embed_tokens.weight", "shared.weight");
   }
-  X encode(const X& input_ids) const { return (*encoder_)(input_ids); }
+  X encode(const X& input_ids, X attention_mask = {}) const { return (*encoder_)(input_ids, std::move(attention_mask)); }
+  X decode_ids(X decoder_input_ids, X encoder_hidden_states, X attention_mask, EncoderDecoderCache* cache) const {
+    return (*decoder_)(std::move(decoder_input_ids), std::move(attention_mask), std::move(encoder_hidden_states), cache);
+  }
+
   /// `targets` is called between the stacks, where the class makes the decoder's ids then.
   template <class F>
   T5Output decode(const X& input_ids, F targets, bool training, bool use_cache) const {
@@ -436,7 +452,7 @@ class T5Stacks {
     X decoder_input_ids = targets();
     std::shared_ptr<EncoderDecoderCache> cache;
     if (use_cache && !(options_.checkpoint && training && runtime().grad_mode)) cache = std::make_shared<EncoderDecoderCache>();
-    X last_hidden_state = (*decoder_)(decoder_input_ids, hidden_states, cache.get());
+    X last_hidden_state = (*decoder_)(decoder_input_ids, {}, hidden_states, cache.get());
     return {last_hidden_state, hidden_states, cache};
   }
 
@@ -460,7 +476,7 @@ class T5Network : public Seq2SeqNetwork {
   }
 };
 
-class T5ForConditionalGeneration final : public T5Network {
+class T5ForConditionalGeneration final : public T5Network, public EncoderDecoder {
  public:
   explicit T5ForConditionalGeneration(const T5Config& c) : T5Network(c, "ForConditionalGeneration"), stacks_(*this, c, true) {
     lm_head = &child<Linear>("lm_head", c.width, c.vocab, false);
@@ -479,6 +495,22 @@ class T5ForConditionalGeneration final : public T5Network {
     if (batch.labels) loss = flat_cross_entropy(lm_logits, batch.labels, lm_logits.size(-1));
     Value output = seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
     return leave(nn::Outcome{std::move(output), loss}, decoder_input_ids, outputs.last_hidden_state, sequence_output);
+  }
+  bool generates() const override { return true; }
+  X encode(X input_ids, X attention_mask) override { return stacks_.encode(input_ids, attention_mask); }
+  X decode(X decoder_input_ids, X encoder_hidden_states, X attention_mask, EncoderDecoderCachePtr cache) override {
+    Entered scope(*this);
+    X last_hidden_state = stacks_.decode_ids(decoder_input_ids, encoder_hidden_states, attention_mask, cache.get());
+    X sequence_output = last_hidden_state;
+    if (c_.scales) sequence_output = sequence_output.mul(1.0);
+    X lm_logits = (*lm_head)(sequence_output);
+    return leave(std::move(lm_logits), last_hidden_state, sequence_output);
+  }
+  I decoder_layers() const override {
+    if (c_.decoder_layers > c_.layers)
+      throw c_.file.error("num_decoder_layers", "generate() makes a cache of num_layers = " + std::to_string(c_.layers) +
+                                                    " layers, and fails where the decoder has more");
+    return c_.decoder_layers;
   }
 
  private:
