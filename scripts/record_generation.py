@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, WhisperForConditionalGeneration
 from transformers.generation import logits_process, utils
 
 CONFIG_FILES = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "configs"
@@ -35,6 +35,10 @@ CONFIGS |= {name: SMALL_PAIR | {"model_type": name} for name in ("bart", "mbart"
 CONFIGS |= {"marian": SMALL_PAIR | {"model_type": "marian", "pad_token_id": 999, "decoder_start_token_id": 999, "forced_eos_token_id": 0}}
 SMALL_T5 = {"d_model": 128, "d_kv": 32, "d_ff": 256, "num_layers": 2, "num_heads": 4, "vocab_size": 1000, "eos_token_id": 1, "pad_token_id": 0, "decoder_start_token_id": 0}
 CONFIGS |= {"t5": SMALL_T5 | {"model_type": "t5"}, "mt5": SMALL_T5 | {"model_type": "mt5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "umt5": SMALL_T5 | {"model_type": "umt5"}}
+SMALL_WHISPER = {"model_type": "whisper", "d_model": 128, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 256,
+                 "decoder_ffn_dim": 256, "vocab_size": 1000, "num_mel_bins": 20, "max_source_positions": 150, "max_target_positions": 100, "pad_token_id": 999, "bos_token_id": 999,
+                 "eos_token_id": 999, "decoder_start_token_id": 998, "begin_suppress_tokens": [220, 999]}
+CONFIGS |= {"whisper": SMALL_WHISPER, "whisper-suppress": SMALL_WHISPER | {"suppress_tokens": list(range(1, 21)), "forced_decoder_ids": [[1, 900], [2, 901], [3, 902]]}}
 CACHES = {"static": {"cache_implementation": "static"}, "fp8": {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}}
 CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "eager"), ("llama", 3, 2, 70, "fp16", "sdpa"),
          ("mistral", 2, 77, 9, "bf16", "sdpa"), ("mistral", 1, 20, 60, "fp16", "sdpa"), ("qwen3", 2, 200, 12, "bf16", "sdpa"), ("gemma2", 2, 45, 20, "bf16", "eager"),
@@ -44,7 +48,8 @@ CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "ea
          ("qwen3_5_text", 2, 77, 9, "bf16", "sdpa"),
          ("t5", 2, 100, 30, "bf16", "sdpa"), ("t5", 1, 70, 9, "fp32", "eager"), ("mt5", 2, 60, 9, "fp32", "sdpa"), ("umt5", 3, 50, 20, "bf16", "sdpa"), ("bart", 2, 100, 30, "bf16", "sdpa"),
          ("bart", 1, 300, 5, "fp32", "eager"), ("mbart", 2, 77, 9, "bf16", "sdpa"), ("marian", 2, 77, 9, "fp32", "sdpa"), ("pegasus", 1, 200, 12, "bf16", "sdpa"), ("m2m_100", 3, 40, 12, "bf16", "sdpa"),
-         ("plbart", 2, 50, 9, "bf16", "sdpa"), ("mvp", 2, 50, 9, "fp32", "eager"), ("blenderbot", 2, 50, 9, "fp32", "sdpa"), ("blenderbot-small", 2, 50, 9, "bf16", "sdpa")]
+         ("plbart", 2, 50, 9, "bf16", "sdpa"), ("mvp", 2, 50, 9, "fp32", "eager"), ("blenderbot", 2, 50, 9, "fp32", "sdpa"), ("blenderbot-small", 2, 50, 9, "bf16", "sdpa"),
+         ("whisper", 2, 0, 30, "bf16", "sdpa"), ("whisper", 1, 0, 20, "fp32", "eager"), ("whisper-suppress", 3, 0, 9, "fp32", "sdpa")]
 
 
 class Phases:
@@ -75,10 +80,13 @@ def save_trace(folder, ident):
 def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=None):
     config = AutoConfig.for_model(**CONFIGS[name])
     config._attn_implementation = attention
-    build = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model = build.from_config(config, dtype=PRECISIONS[precision]).eval()
-    prompt = 1 if config.is_encoder_decoder else seq
+    speech = config.model_type == "whisper"
+    build = WhisperForConditionalGeneration._from_config if speech else AutoModelForSeq2SeqLM.from_config if config.is_encoder_decoder else AutoModelForCausalLM.from_config
+    model = build(config, dtype=PRECISIONS[precision]).eval()
+    prompt = 1 + len(getattr(config, "forced_decoder_ids", None) or ()) if config.is_encoder_decoder else seq
     ids, mask = torch.zeros(batch, seq, dtype=torch.long), torch.ones(batch, seq, dtype=torch.long)
+    if speech:
+        ids, mask = torch.zeros(batch, config.num_mel_bins, 2 * config.max_source_positions, dtype=PRECISIONS[precision]), None
     gc.collect()
     memory.empty_cache()
     memory.reset_peak_memory_stats()
@@ -88,7 +96,7 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
     parameters, buffers = list(model.parameters()), list(model.buffers())
     phases = Phases()
     memory.reset_peak_memory_stats()
-    ids, mask = ids.to("cuda"), mask.to("cuda")
+    ids, mask = ids.to("cuda"), None if speech else mask.to("cuda")
     phases.end("inputs")
     prepare, calls = model.prepare_inputs_for_generation, 0
 
@@ -107,13 +115,13 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
         return length >= prompt + new_tokens
 
     utils.StopCheck.__call__ = stop
-    truth, torch.Tensor.__bool__ = torch.Tensor.__bool__, lambda _: True
+    truth, torch.Tensor.__bool__ = torch.Tensor.__bool__, lambda x: not speech if x.is_cuda else truth(x)
     try:
         sequences = model.generate(ids, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, disable_compile=True, **CACHES.get(cache, {}))
     finally:
         torch.Tensor.__bool__ = truth
     phases.end("decode")
-    assert sequences.shape == (batch, prompt + new_tokens)
+    assert sequences.shape == (batch, new_tokens if speech else prompt + new_tokens)
     ident = name_of(name, batch, seq, new_tokens, precision, attention, cache)
     if traces:
         save_trace(Path(traces), ident)
@@ -121,7 +129,7 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
     (CONFIG_FILES / spec).write_text(json.dumps(CONFIGS[name], indent=1) + "\n")
     size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
     return {"set": "generation", "id": ident,
-            "arguments": [f"configs/{spec}", "--batch", str(batch), "--seq", str(seq), "--mode", "infer", "--precision", precision, "--attn", attention,
+            "arguments": [f"configs/{spec}", "--batch", str(batch), *(["--seq", str(seq)] if seq else []), "--mode", "infer", "--precision", precision, "--attn", attention,
                           "--new-tokens", str(new_tokens), *{"static": ["--cache", "static"], "fp8": ["--cache-dtype", "fp8"]}.get(cache, []),
                           "--gpu", "a100-80gb", "--torch-version", "2.15"],
             "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": 0, "optimizer_state_bytes": 0},

@@ -383,13 +383,38 @@ const Op fill_value_in_place{{"aten::fill_.Tensor(Tensor(a!) self, Tensor value)
                              fill_value<true>};
 const Op zero_in_place{{"aten::zero_(Tensor(a!) self) -> Tensor(a!)", Autocast::none, "", kFill}, zero_};
 
-// ---- isin: native/TensorCompare.cpp isin_default_kernel_gpu, few elements -----------------------------------------------------
+// ---- isin: native/TensorCompare.cpp isin_default_kernel_gpu for few elements, else isin_sorting
+// -----------------------------------------------------
 constexpr const char* kIsin = "native/TensorCompare.cpp isin";
+/// Values are not known: none is taken to occur twice among the elements, nor among the tests.
+void isin_sorting(T given_elements, T given_tests) {
+  const auto call = [](const char* op, const Values& arguments, const KeywordArguments& keywords = {}) {
+    Tensors results;
+    collect_tensors(call_op(op, arguments, keywords), results);
+    return results;
+  };
+  const auto unique = [&](T x, bool inverse) { return call("aten::_unique2", {x, false, inverse, false}); };
+  Tensor elements, unique_order, tests;
+  {
+    Tensors of_elements = unique(given_elements, true);
+    elements = of_elements[0], unique_order = of_elements[1];
+  }
+  tests = unique(given_tests, false)[0];
+  const Tensor all_elements = call("aten::cat", {make_list({elements, tests})})[0];
+  const Tensors sorted = call("aten::sort", {all_elements}, {{"stable", true}, {"dim", std::int64_t{0}}});
+  const Tensor duplicate_mask = empty(all_elements.sizes(), DType::boolean);
+  { const Tensor equal = empty({all_elements.numel() - 1}, DType::boolean); }
+  const Tensor mask = empty(duplicate_mask.sizes(), DType::boolean);
+  call("aten::index_copy_", {mask, std::int64_t{0}, sorted[1], duplicate_mask});
+  call("aten::index", {mask, make_list({unique_order})});
+}
 Tensor isin(T elements, T test_elements, bool, bool) {
   Tensor y = empty(elements.sizes(), DType::boolean);
   const double most = 10.0 * std::pow(double(elements.numel()), 0.145);
-  if (double(test_elements.numel()) >= most)
-    throw Error("isin: " + std::to_string(test_elements.numel()) + " test elements are sorted, which is not modelled");
+  if (double(test_elements.numel()) >= most) {
+    if (runtime().settings.kernel_scratch()) isin_sorting(elements, test_elements);
+    return y;
+  }
   if (runtime().settings.kernel_scratch()) {  // elements.unsqueeze(-1).eq(test_elements).any(-1)
     const Tensor equal = empty(elements.sizes() + Dims{test_elements.numel()}, DType::boolean);
     std::vector<bool> last(std::size_t(equal.dim()), false);

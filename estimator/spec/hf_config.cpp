@@ -203,7 +203,7 @@ class HfModel final : public nn::Model {
     hf::release() = release_;
     if (g.all_logits && dynamic_cast<const hf::EncoderDecoder*>(network_.get()))
       throw Error("--logits all: the decoder of an encoder-decoder starts from one token", "leave it out");
-    hf::X sequences = hf::generate(*network_, config_, options_, batch[0], batch[1],
+    hf::X sequences = hf::generate(*network_, config_, options_, batch[0], batch.size() > 1 ? hf::X(batch[1]) : hf::X(),
                                    {g.new_tokens, g.all_logits, options_.use_cache, cache_, g.on_decode});
     check_attention();
     return Tensor(std::move(sequences));
@@ -419,9 +419,11 @@ class HfConfig final : public Reader {
                       "leave --cache and --cache-dtype out");
         model->inputs.resize(1);
       }
-      nn::InputSpec mask = model->inputs.at(0);
-      mask.name = "attention_mask";
-      model->inputs.push_back(mask);
+      if (!dynamic_cast<const hf::Transcribes*>(network.get())) {
+        nn::InputSpec mask = model->inputs.at(0);
+        mask.name = "attention_mask";
+        model->inputs.push_back(mask);
+      }
     }
     bind_lengths(*model, options, made.class_name);
     check_positions(*model, *network, options);

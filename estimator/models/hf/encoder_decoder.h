@@ -19,6 +19,12 @@ class EncoderDecoder {
   virtual I decoder_layers() const = 0;
 };
 
+/// A model whose generate() is WhisperGenerationMixin's (models/whisper/generation_whisper.py): a call of GenerationMixin's for each 30
+/// seconds of sound, of which there is one segment here.
+struct Transcribes {
+  virtual ~Transcribes() = default;
+};
+
 /// EncoderDecoderCache.is_updated: a layer of the cross-attention that an earlier call has filled; null before.
 inline const CacheLayer* updated_layer(Cache* cross_attention, I layer) {
   if (!cross_attention) return nullptr;

@@ -1,5 +1,7 @@
 #include "models/hf/generate.h"
 
+#include <algorithm>
+
 #include "fake/autograd.h"
 #include "models/hf/encoder_decoder.h"
 #include "models/hf/experts.h"
@@ -81,27 +83,51 @@ X stopping_criteria(const X& input_ids, const SpecialTokens& tokens) {
   return is_done;
 }
 
-/// ForcedBOSTokenLogitsProcessor and ForcedEOSTokenLogitsProcessor, which a configuration turns on by naming the token.
-class ForcedTokens {
+/// The logits processors that a configuration turns on by naming tokens (generation/logits_process.py).
+class LogitsProcessors {
  public:
-  ForcedTokens(const Config& config, I max_length)
-      : max_length_(max_length), first_(config.has("forced_bos_token_id")), last_(config.has("forced_eos_token_id")) {
-    if (!last_) return;
-    auto* list = config.find("forced_eos_token_id")->list();
-    eos_ = empty({list ? I(list->size()) : 1}, DType::int64);
+  /// ForcedBOSTokenLogitsProcessor, ForcedEOSTokenLogitsProcessor.
+  void add_forced(const Config& config, I max_length) {
+    max_length_ = max_length;
+    first_ = config.has("forced_bos_token_id");
+    if (!config.has("forced_eos_token_id")) return;
+    eos_ = tokens(config, "forced_eos_token_id");
     any(compare("lt", eos_, 0));
   }
-  X operator()(I length, const X& scores) const {
-    X processed = scores;
-    for (const bool forced : {first_ && length == 1, last_ && length == max_length_ - 1})
-      if (forced) processed = aten("full_like", {Tensor(processed), -1e30});
-    return processed;
+  /// SuppressTokensLogitsProcessor, SuppressTokensAtBeginLogitsProcessor. `begin_first`: they are called in the other order.
+  void add_suppressed(const Config& config, I begin_index, bool begin_first) {
+    begin_index_ = begin_index;
+    for (const char* field : {"suppress_tokens", "begin_suppress_tokens"})
+      if (config.has(field)) suppressed_.push_back({tokens(config, field), field[0] == 'b'});
+    if (begin_first) std::reverse(suppressed_.begin(), suppressed_.end());
+  }
+  X operator()(I length, X scores) const {
+    for (const bool forced : {first_ && length == 1, eos_ && length == max_length_ - 1})
+      if (forced) scores = aten("full_like", {Tensor(scores), -1e30});
+    for (auto& [list, at_begin] : suppressed_) {
+      X vocab_tensor = arange(scores.size(-1));
+      X suppress_token_mask = aten("isin", {Tensor(vocab_tensor), Tensor(list)});
+      X processed = scores;
+      if (!at_begin || length == begin_index_) processed = aten("where", {Tensor(suppress_token_mask), -1e30, Tensor(scores)});
+      leave(0, vocab_tensor, suppress_token_mask);
+      scores = std::move(processed);
+    }
+    return scores;
   }
 
  private:
-  I max_length_;
-  bool first_, last_;
+  static X tokens(const Config& config, const char* field) {
+    auto* list = config.find(field)->list();
+    return empty({list ? I(list->size()) : 1}, DType::int64);
+  }
+  struct Suppressed {
+    X tokens;
+    bool at_begin;
+  };
+  I max_length_ = 0, begin_index_ = 0;
+  bool first_ = false;
   X eos_;
+  std::vector<Suppressed> suppressed_;
 };
 
 /// create_masks_for_generate: what prepare_inputs_for_generation makes for a cache of fixed shapes.
@@ -131,7 +157,7 @@ class Prepared {
 };
 
 /// _sample without sampling: the sequences.
-X sample(Network& model, Prepared& prepared, X input_ids, I most, const SpecialTokens& tokens, const ForcedTokens& processors,
+X sample(Network& model, Prepared& prepared, X input_ids, I most, const SpecialTokens& tokens, const LogitsProcessors& processors,
          const Generation& g) {
   X unfinished_sequences = aten("ones", {list_of(Dims{input_ids.size(0)})}, {{"dtype", DType::int64}});
   X logits = prepared.prefill(input_ids);                                   // of `outputs`
@@ -246,7 +272,9 @@ X generate_from_prompt(Network& model, const Config& config, const Options& opti
   if (cache && g.cache == Generation::CacheKind::fixed) cache->make_static(most - 1);
   if (cache && g.cache == Generation::CacheKind::fp8) cache->make_fp8();
   any(compare("lt", input_ids, 0));  // _get_logits_processor
-  const ForcedTokens processors(config, most);
+  LogitsProcessors processors;
+  processors.add_forced(config, most);
+  processors.add_suppressed(config, input_ids.size(1), false);
   PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(cache));
   return sample(model, prepared, std::move(input_ids), most, tokens, processors, g);
 }
@@ -273,27 +301,79 @@ class PreparedPair final : public Prepared {
   X ids_;  ///< model_inputs
 };
 
+EncoderDecoderCachePtr new_cache(const EncoderDecoder& model) {
+  auto cache = std::make_shared<EncoderDecoderCache>();
+  for (auto* part : {&cache->self_attention, &cache->cross_attention})
+    *part = Cache(std::vector<I>(std::size_t(model.decoder_layers()), 0));
+  return cache;
+}
+
 X generate_from_source(Network& network, EncoderDecoder& model, const Config& config, X input_ids, X attention_mask, const Generation& g) {
   const SpecialTokens tokens(config, true);
   const I most = 1 + g.new_tokens;
   X encoder_outputs = model.encode(input_ids, attention_mask);
   X decoder_input_ids = ones({input_ids.size(0), 1}, DType::int64).mul(tokens.decoder_start);
-  EncoderDecoderCachePtr cache;
-  if (g.use_cache) {
-    cache = std::make_shared<EncoderDecoderCache>();
-    for (auto* part : {&cache->self_attention, &cache->cross_attention})
-      *part = Cache(std::vector<I>(std::size_t(model.decoder_layers()), 0));
-  }
+  EncoderDecoderCachePtr cache = g.use_cache ? new_cache(model) : nullptr;
   any(compare("lt", input_ids, 0));  // _get_logits_processor
-  const ForcedTokens processors(config, most);
+  LogitsProcessors processors;
+  processors.add_forced(config, most);
+  processors.add_suppressed(config, 1, false);
   PreparedPair prepared(model, std::move(encoder_outputs), std::move(attention_mask), std::move(cache));
   return sample(network, prepared, decoder_input_ids, most, tokens, processors, g);
+}
+
+/// config.forced_decoder_ids: language, task and timestamps follow the start token. Without a generation_config there are no others.
+I initial_tokens(const Config& config) {
+  I count = 1;
+  if (!config.has("forced_decoder_ids")) return count;
+  if (auto* list = config.find("forced_decoder_ids")->list()) count += I(list->size());
+  return count;
+}
+
+/// WhisperGenerationMixin.generate of sound that is no longer than a segment, without timestamps.
+X transcribe(Network& network, EncoderDecoder& model, const Config& config, X input_features, const Generation& g) {
+  const I batch = input_features.size(0), prompt = initial_tokens(config);
+  const I most = prompt + g.new_tokens, positions = config.size("max_target_positions");
+  if (most > positions)
+    throw Error("--new-tokens: Whisper's decoder has " + std::to_string(positions) + " positions, and " + std::to_string(prompt) +
+                    " tokens precede the new ones",
+                "at most " + std::to_string(positions - prompt) + " fit");
+  X init_tokens = empty({batch, prompt}, DType::int64);
+  LogitsProcessors processors;
+  processors.add_suppressed(config, prompt, true);
+  X segment_input = cat(std::vector<X>(std::size_t(batch), input_features.slice(0, 0, 1)), 0);
+  X decoder_input_ids;
+  {
+    X batch_idx_map = empty({batch}, DType::int64);
+    decoder_input_ids = aten("index", {Tensor(init_tokens), make_list({Tensor(batch_idx_map)})});
+  }
+  X seek_sequences;
+  {
+    const SpecialTokens tokens(config, true);
+    X encoder_outputs = model.encode(segment_input, {});
+    { X decoder_start_token_id = ones({batch, 1}, DType::int64).mul(tokens.decoder_start); }
+    PreparedPair prepared(model, std::move(encoder_outputs), {}, g.use_cache ? new_cache(model) : nullptr);
+    X sequences = sample(network, prepared, decoder_input_ids, most, tokens, processors, g);
+    seek_sequences = sequences.slice(1, prompt, std::nullopt);
+  }
+  std::vector<X> sequences;
+  for (I i = 0; i < batch; ++i) {
+    X seek_sequence = seek_sequences.select(0, i);
+    for (int token = 0; token < 2; ++token) compare("eq", seek_sequence.select(0, -1), 0);  // padding, the end
+    sequences.push_back(seek_sequence);
+  }
+  for (auto& x : sequences) x = cat({x}, -1);  // _pad_to_max_length
+  for (auto& x : sequences) x = x.clone();     // F.pad
+  for (auto& x : sequences) x = x.unsqueeze(0);
+  return leave(cat(sequences, 0), init_tokens, segment_input, decoder_input_ids, seek_sequences);
 }
 
 }  // namespace
 
 X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
   NoGrad guard;
+  if (auto* pair = dynamic_cast<EncoderDecoder*>(&model); pair && dynamic_cast<const Transcribes*>(&model))
+    return transcribe(model, *pair, config, std::move(input_ids), g);
   if (auto* pair = dynamic_cast<EncoderDecoder*>(&model))
     return generate_from_source(model, *pair, config, std::move(input_ids), std::move(attention_mask), g);
   return generate_from_prompt(model, config, options, std::move(input_ids), std::move(attention_mask), g);

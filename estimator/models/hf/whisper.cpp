@@ -3,6 +3,7 @@
 
 #include "fake/checkpoint.h"
 #include "models/hf/encoder.h"
+#include "models/hf/encoder_decoder.h"
 #include "models/hf/loss.h"
 #include "models/hf/seq2seq.h"
 
@@ -73,10 +74,16 @@ class WhisperAttention final : public Base {
     const Dims input_shape = hidden_states.sizes().slice(0, 2);
     X query_states = q_proj(hidden_states).mul(1.0).view(input_shape + Dims{-1, head_dim_}).transpose(1, 2).contiguous();
     X current_states = key_value_states ? key_value_states : hidden_states;
-    const Dims kv_shape{input_shape[0], -1, heads_, head_dim_};
-    X key_states = k_proj(current_states).view(kv_shape).transpose(1, 2).contiguous();
-    X value_states = v_proj(current_states).view(kv_shape).transpose(1, 2).contiguous();
-    if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
+    X key_states, value_states;
+    if (const CacheLayer* updated = updated_layer(key_value_states ? cache : nullptr, layer_)) {
+      key_states = updated->keys;
+      value_states = updated->values;
+    } else {
+      const Dims kv_shape{input_shape[0], -1, heads_, head_dim_};
+      key_states = k_proj(current_states).view(kv_shape).transpose(1, 2).contiguous();
+      value_states = v_proj(current_states).view(kv_shape).transpose(1, 2).contiguous();
+      if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
+    }
     auto [attn_output, attn_weights] =
         bert_attention_interface(options_, query_states, key_states, value_states,
                                  {.mask = attention_mask, .dropout = training ? dropout_ : 0.0, .training = training, .causal = causal_});
@@ -224,20 +231,20 @@ class WhisperDecoder final : public Base {
         embed_positions(child<PositionalEmbedding>("embed_positions", c.target_positions, c.width)),
         layers_(*this, "layers", c.decoder.layers, [&](I i) { return std::make_shared<WhisperLayer>(c, true, i); }),
         layer_norm(child<LayerNorm>("layer_norm", c.width)) {}
-  std::pair<X, WhisperCache> operator()(X input_ids, X encoder_hidden_states) {
+  std::pair<X, WhisperCache> operator()(X input_ids, X encoder_hidden_states, WhisperCache cache = nullptr) {
     Entered scope(*this);
     const Options& o = c_.options;
-    if (input_ids.size(1) > c_.target_positions)
+    const I cache_length = cache ? cache->self_attention.seen() : 0;
+    if (cache_length + input_ids.size(1) > c_.target_positions)
       throw Error("Whisper's decoder has " + std::to_string(c_.target_positions) + " positions, but the sequence has " +
-                      std::to_string(input_ids.size(1)),
+                      std::to_string(cache_length + input_ids.size(1)),
                   "its length is at most the config's max_target_positions");
     X inputs_embeds = embed_tokens(input_ids);
-    WhisperCache cache;
-    if (o.use_cache && !(o.checkpoint && training && runtime().grad_mode)) {
+    if (o.use_cache && !cache && !(o.checkpoint && training && runtime().grad_mode)) {
       cache = std::make_shared<EncoderDecoderCache>();
       cache->self_attention = Cache(std::vector<I>(std::size_t(c_.decoder.layers), 0));
     }
-    X position_ids = arange(inputs_embeds.size(1)).add(I{0});
+    X position_ids = arange(inputs_embeds.size(1)).add(cache_length);
     position_ids = aten("repeat", {Tensor(position_ids.unsqueeze(0)), list_of(Dims{inputs_embeds.size(0), 1})});
     X positions = embed_positions(position_ids);
     X hidden_states = inputs_embeds.add(positions);
@@ -300,6 +307,12 @@ class WhisperModel final : public Base {
     auto [last_hidden_state, cache] = decoder_(decoder_input_ids, encoder_outputs);
     return {last_hidden_state, encoder_outputs, cache};
   }
+  X encode(X input_features) { return encoder_(input_features); }
+  /// forward with encoder_outputs.
+  X decode(X decoder_input_ids, X encoder_outputs, WhisperCache cache) {
+    Entered scope(*this);
+    return decoder_(decoder_input_ids, encoder_outputs, cache).first;
+  }
 
  private:
   /// _mask_input_features (SpecAugment), in place; the masks come from the host.
@@ -324,7 +337,7 @@ class WhisperModel final : public Base {
   WhisperDecoder& decoder_;
 };
 
-class WhisperForConditionalGeneration final : public WhisperNetwork {
+class WhisperForConditionalGeneration final : public WhisperNetwork, public EncoderDecoder, public Transcribes {
  public:
   explicit WhisperForConditionalGeneration(const WhisperConfig& c)
       : WhisperNetwork("WhisperForConditionalGeneration", c),
@@ -343,6 +356,15 @@ class WhisperForConditionalGeneration final : public WhisperNetwork {
     Value output = seq2seq_output({loss, lm_logits}, outputs.cache.get(), outputs.encoder_last_hidden_state);
     return leave(nn::Outcome{std::move(output), loss}, decoder_input_ids, outputs.last_hidden_state);
   }
+  bool generates() const override { return true; }
+  X encode(X input_features, X) override { return model_.encode(input_features); }
+  X decode(X decoder_input_ids, X encoder_hidden_states, X, EncoderDecoderCachePtr cache) override {
+    Entered scope(*this);
+    X last_hidden_state = model_.decode(decoder_input_ids, encoder_hidden_states, cache);
+    X lm_logits = proj_out(last_hidden_state);
+    return leave(std::move(lm_logits), last_hidden_state);
+  }
+  I decoder_layers() const override { return c_.decoder.layers; }
 
  private:
   WhisperModel& model_;
