@@ -42,9 +42,10 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
 
 
-def inputs_of(name, training, dtype):
+def inputs_of(name, training, dtype, batch=None, seq=None):
     """The arguments of forward, in the order of the processor; labels last."""
-    _, task, config, batch, seq, images = MODELS[name]
+    _, task, config, own_batch, own_seq, images = MODELS[name]
+    batch, seq = batch or own_batch, seq or own_seq
     side = config["vision_config"]["image_size"]
     made = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
     if name in ("paligemma", "gemma3"):

@@ -203,7 +203,11 @@ class HfModel final : public nn::Model {
     hf::release() = release_;
     if (g.all_logits && dynamic_cast<const hf::EncoderDecoder*>(network_.get()))
       throw Error("--logits all: the decoder of an encoder-decoder starts from one token", "leave it out");
-    hf::X sequences = hf::generate(*network_, config_, options_, batch[0], batch.size() > 1 ? hf::X(batch[1]) : hf::X(),
+    hf::Batch call = call_of(batch);
+    hf::X attention_mask;
+    for (auto& [role, x] : call.others)
+      if (role == "attention_mask") attention_mask = x;
+    hf::X sequences = hf::generate(*network_, config_, options_, std::move(call), std::move(attention_mask),
                                    {g.new_tokens, g.all_logits, options_.use_cache, cache_, g.on_decode});
     check_attention();
     return Tensor(std::move(sequences));
@@ -231,21 +235,8 @@ class HfModel final : public nn::Model {
   }
   std::optional<nn::ParameterParts> parameter_parts() const override { return hf::parameter_parts(*root, output_embeddings()); }
   nn::Outcome forward(const Tensors& batch) override {
-    hf::Batch b;
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      const std::string& role = inputs[i].name;
-      hf::X& argument = i == 0                                                                       ? b.input
-                        : role == "decoder_input_ids"                                                ? b.decoder_input
-                        : role == "end_positions"                                                    ? b.end_positions
-                        : role == "next_sentence_label"                                              ? b.next_sentence_label
-                        : role == "labels" || role == "start_positions" || role == "bool_masked_pos" ? b.labels
-                        : role == "pixel_values"                                                     ? b.pixel_values
-                        : role == "token_type_ids"                                                   ? b.token_type_ids
-                                                   : b.others.emplace_back(role, hf::X()).second;
-      argument = batch[i];
-    }
     hf::release() = release_;
-    nn::Outcome outcome = network_->run(std::move(b));
+    nn::Outcome outcome = network_->run(call_of(batch));
     check_attention();
     return outcome;
   }
@@ -260,6 +251,23 @@ class HfModel final : public nn::Model {
 
  private:
   hf::NetworkPtr network_;
+  /// The arguments of a call, by the inputs' names.
+  hf::Batch call_of(const Tensors& batch) const {
+    hf::Batch b;
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const std::string& role = inputs[i].name;
+      hf::X& argument = i == 0                                                                       ? b.input
+                        : role == "decoder_input_ids"                                                ? b.decoder_input
+                        : role == "end_positions"                                                    ? b.end_positions
+                        : role == "next_sentence_label"                                              ? b.next_sentence_label
+                        : role == "labels" || role == "start_positions" || role == "bool_masked_pos" ? b.labels
+                        : role == "pixel_values"                                                     ? b.pixel_values
+                        : role == "token_type_ids"                                                   ? b.token_type_ids
+                                                   : b.others.emplace_back(role, hf::X()).second;
+      argument = batch[i];
+    }
+    return b;
+  }
   /// --attn flash, where no attention of the model took it.
   void check_attention() const {
     if (options_.attention == hf::Attention::flash && !*options_.takes_flash)
@@ -410,8 +418,10 @@ class HfConfig final : public Reader {
     model->inputs = network->inputs();
     if (options.generates) {
       if (!network->generates())
-        throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
-                    "it works for --task causal-lm of decoder-only models, and for --task seq2seq of encoder-decoders");
+        throw Error(
+            fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
+            "it works for --task causal-lm of decoder-only models, for --task seq2seq of encoder-decoders, and for llava, paligemma and "
+            "gemma3");
       if (dynamic_cast<const hf::EncoderDecoder*>(network.get())) {
         if (o.target) throw Error("--tgt-seq: generate() starts the decoder from one token", "--new-tokens says how many tokens follow");
         if (!options.cache.empty())
@@ -422,7 +432,7 @@ class HfConfig final : public Reader {
       if (!dynamic_cast<const hf::Transcribes*>(network.get())) {
         nn::InputSpec mask = model->inputs.at(0);
         mask.name = "attention_mask";
-        model->inputs.push_back(mask);
+        model->inputs.insert(model->inputs.begin() + 1, mask);
       }
     }
     bind_lengths(*model, options, made.class_name);

@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "models/hf/loss.h"
+#include "models/hf/multimodal.h"
 
 namespace memest::hf {
 namespace {
@@ -51,6 +52,12 @@ void VisionOutput::collect(Values& into) const {
   for (auto& x : hidden_states) into.emplace_back(Tensor(x));
 }
 
+void ImageTextModel::ImageFeatures::collect(Values& into) const {
+  if (outputs.last_hidden_state) into.emplace_back(Tensor(outputs.last_hidden_state));
+  for (auto& x : pooled) into.emplace_back(Tensor(x));
+  for (auto& x : outputs.hidden_states) into.emplace_back(Tensor(x));
+}
+
 X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features) {
   X special_image_mask = aten("eq", {Tensor(input_ids), I{0}});
   X n_image_tokens = aten("sum", {Tensor(special_image_mask)});
@@ -90,11 +97,14 @@ class ImageTextNetwork : public Network {
 
  protected:
   ImageTextModel::Output outputs_of(const Batch& batch) {
-    if (batch.pixel_values && batch.input.size(-1) < tokens())
-      throw Error("a sequence of " + std::to_string(batch.input.size(-1)) + " tokens has no room for " + std::to_string(options_.images) +
-                      " image(s) of " + std::to_string(images_.tokens) + " tokens each",
-                  "--seq counts the images' tokens too: give at least " + std::to_string(tokens()) + ", or fewer --images");
+    if (batch.pixel_values) check_room(batch.input.size(-1));
     return (*model_)(batch);
+  }
+  void check_room(I seq) const {
+    if (seq < tokens())
+      throw Error("a sequence of " + std::to_string(seq) + " tokens has no room for " + std::to_string(options_.images) + " image(s) of " +
+                      std::to_string(images_.tokens) + " tokens each",
+                  "--seq counts the images' tokens too: give at least " + std::to_string(tokens()) + ", or fewer --images");
   }
   static Value output_object(std::initializer_list<X> own, const ImageTextModel::Output& outputs) {
     Values items;
@@ -111,7 +121,7 @@ class ImageTextNetwork : public Network {
   const ImageTextModel::Images images_;
 };
 
-class ForConditionalGeneration final : public ImageTextNetwork {
+class ForConditionalGeneration final : public ImageTextNetwork, public EncodesImages {
  public:
   ForConditionalGeneration(const Options& options, const ImageTextForm& form, ImageTextModelPtr model)
       : ImageTextNetwork(form.prefix + "ForConditionalGeneration", options, std::move(model)),
@@ -130,6 +140,26 @@ class ForConditionalGeneration final : public ImageTextNetwork {
     Value out = output_object({loss, logits}, outputs);
     outputs.last_hidden_state.reset();
     return {out, loss};
+  }
+  bool generates() const override { return model_->generating_decoder() != nullptr; }
+  CachePtr new_generation_cache() const override { return model_->generating_decoder()->new_generation_cache(*model_->text.config); }
+  void encode_images(const Batch& batch) override {
+    if (!batch.pixel_values) return;
+    check_room(batch.input.size(-1));
+    model_->mm_encoder_outputs = model_->get_image_features(batch);
+  }
+  void forget_images() override { model_->mm_encoder_outputs = {}; }
+  X call_positions(X position_ids) const override { return model_->call_positions(std::move(position_ids)); }
+  bool keeps_token_types() const override { return model_->keeps_token_types(); }
+  bool makes_masks() const override { return model_->makes_masks(); }
+  Step step(Batch batch) override {
+    Entered scope(*this);
+    ImageTextModel::Output outputs = (*model_)(batch);
+    X hidden_states = slice_logits_to_keep(outputs.last_hidden_state, batch.logits_to_keep);
+    X logits = lm_head(hidden_states);
+    if (softcaps_ && model_->text.form->logits) logits = model_->text.form->logits(std::move(logits), *model_->text.config);
+    if (!batch.logits_to_keep) logits = logits.to_float();
+    return {logits, outputs.cache};
   }
 
  private:

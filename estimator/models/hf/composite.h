@@ -62,6 +62,13 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
     CachePtr cache;
     Values image_outputs;
   };
+  /// What get_image_features returns: its pooler_output may be one tensor for each image.
+  struct ImageFeatures {
+    VisionOutput outputs;
+    std::vector<X> pooled;
+    explicit operator bool() const { return bool(outputs.last_hidden_state); }
+    void collect(Values& into) const;
+  };
   ImageTextModel(std::string type, const Options& options) : Base(std::move(type)), options_(options) {}
   Output operator()(const Batch& batch) {
     Entered scope(*this);
@@ -69,6 +76,13 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
   }
   nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "language_model." + std::string(text.form->embedding_name)); }
   virtual Images images() const = 0;
+  /// Null where memest does not generate with the model; else what its cache and its images come from.
+  virtual DecoderBody* generating_decoder() const { return nullptr; }
+  virtual ImageFeatures get_image_features(const Batch&) { return {}; }
+  virtual X call_positions(X position_ids) const { return position_ids; }  ///< of generate()'s
+  virtual bool keeps_token_types() const { return false; }
+  virtual bool makes_masks() const { return false; }
+  ImageFeatures mm_encoder_outputs;  ///< of generate()
   /// The inputs that come with images, after input_ids: pixel_values unless there are others.
   virtual std::vector<nn::InputSpec> image_inputs() const;
   DecoderParts text;  ///< of the language model
@@ -76,6 +90,13 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
  protected:
   virtual Output forward(const Batch& batch) = 0;
   using Base::forward;
+  /// Whether a call of generate() takes the prompt.
+  static bool is_first_call(const Batch& batch) { return !batch.cache || batch.cache->seen() == 0; }
+  /// Those that generate() encoded before, or the batch's own.
+  ImageFeatures image_features_of(const Batch& batch) {
+    if (mm_encoder_outputs) return is_first_call(batch) ? mm_encoder_outputs : ImageFeatures();
+    return batch.pixel_values ? get_image_features(batch) : ImageFeatures();
+  }
   const Options options_;
 };
 using ImageTextModelPtr = std::shared_ptr<ImageTextModel>;

@@ -60,6 +60,13 @@ class Gemma3Model final : public ImageTextModel {
     list.insert(list.begin(), {"token_type_ids", {nn::SizeExpression("batch"), nn::SizeExpression("seq")}, DType::int64});
     return list;
   }
+  DecoderBody* generating_decoder() const override { return language_model_.get(); }
+  ImageFeatures get_image_features(const Batch& batch) override {
+    VisionOutput image_outputs = (*vision_tower_)(batch.pixel_values);
+    image_outputs.pooler_output = (*multi_modal_projector)(image_outputs.last_hidden_state);
+    return {image_outputs, {image_outputs.pooler_output}};
+  }
+  bool makes_masks() const override { return true; }
 
  protected:
   Output forward(const Batch& batch) override {
@@ -70,21 +77,19 @@ class Gemma3Model final : public ImageTextModel {
       aten("masked_fill_", {Tensor(llm_input_ids), Tensor(special_image_mask), I{0}});
     }
     X inputs_embeds = language_model_->embed(llm_input_ids);
-    VisionOutput image_outputs;
+    ImageFeatures image = image_features_of(batch);
     X image_features;
-    if (batch.pixel_values) {
-      image_outputs = (*vision_tower_)(batch.pixel_values);
-      image_outputs.pooler_output = (*multi_modal_projector)(image_outputs.last_hidden_state);
-      image_features = image_outputs.pooler_output.to(inputs_embeds.dtype());
+    if (image) {
+      image_features = image.pooled[0].to(inputs_embeds.dtype());
       special_image_mask = placeholder_mask(batch.input, inputs_embeds, image_features);
       inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(special_image_mask), Tensor(image_features)});
     }
-    MaskArguments mask_kwargs{text.config->options, inputs_embeds};
+    MaskArguments mask_kwargs{text.config->options, inputs_embeds, batch.cache.get(), batch.position_ids};
     if (batch.token_type_ids) mask_kwargs.block_sequence_ids = block_sequence_ids(batch.token_type_ids);
     const DecoderMasks causal_mask_mapping = make_masks(mask_kwargs);
-    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds, {}, {}, causal_mask_mapping);
+    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds, batch.position_ids, batch.cache, causal_mask_mapping);
     Output output{last_hidden_state, cache, {}};
-    if (image_outputs.last_hidden_state) image_outputs.collect(output.image_outputs);
+    if (image) image.collect(output.image_outputs);
     return output;
   }
 

@@ -6,6 +6,7 @@
 #include "models/hf/encoder_decoder.h"
 #include "models/hf/experts.h"
 #include "models/hf/masks.h"
+#include "models/hf/multimodal.h"
 
 namespace memest::hf {
 namespace {
@@ -201,31 +202,49 @@ X sample(Network& model, Prepared& prepared, X input_ids, I most, const SpecialT
 /// A decoder-only model.
 class PreparedDecoder final : public Prepared {
  public:
-  PreparedDecoder(Network& model, const Options& options, const Generation& g, X positions, CachePtr cache)
-      : model_(model), options_(options), g_(g), position_ids_(std::move(positions)), cache_(std::move(cache)) {}
+  PreparedDecoder(Network& model, const Options& options, const Generation& g, X positions, X token_type_ids, CachePtr cache)
+      : model_(model),
+        images_(dynamic_cast<EncodesImages*>(&model)),
+        options_(options),
+        g_(g),
+        position_ids_(std::move(positions)),
+        token_type_ids_(std::move(token_type_ids)),
+        cache_(std::move(cache)) {}
 
   X prefill(const X& input_ids) override {
     X logits;
     {
       X call_ids = input_ids.clone();
       prepare_masks(call_ids);
-      logits = step(call_ids, position_ids_);
+      X call_positions = images_ ? images_->call_positions(position_ids_) : position_ids_;
+      logits = step(call_ids, call_positions, token_type_ids_);
     }
     if (cache_) cache_->prepared = {};
     first_positions_ = position_ids_;
+    first_token_types_ = token_type_ids_;
     return logits;
   }
   X decode(const X& input_ids) override {
     X new_ids = g_.use_cache ? input_ids.slice(1, -1, std::nullopt).clone() : input_ids.clone();
     X new_positions = g_.use_cache && position_ids_ ? position_ids_.slice(-1, -1, std::nullopt).clone() : position_ids_;
+    X new_token_types;
+    if (token_type_ids_) new_token_types = g_.use_cache ? token_type_ids_.slice(-1, -1, std::nullopt).clone() : token_type_ids_;
+    if (g_.use_cache && images_ && !images_->keeps_token_types()) new_token_types.reset();
     Cache::Masks former = prepare_masks(new_ids);
+    if (images_) new_positions = images_->call_positions(std::move(new_positions));
     ids_ = std::move(new_ids);
     positions_ = std::move(new_positions);
+    token_types_ = std::move(new_token_types);
     former = {};
-    return step(ids_, positions_);
+    return step(ids_, positions_, token_types_);
   }
   void update() override {
+    const X token_type_ids = token_type_ids_;
+    if (token_type_ids) token_type_ids_ = cat({token_type_ids, token_type_ids.slice(1, -1, std::nullopt)}, -1);
     if (position_ids_) position_ids_ = next_positions(position_ids_);
+    if (!token_type_ids || !images_->keeps_token_types()) return;
+    X suffix = aten("new_ones", {Tensor(token_type_ids), list_of(Dims{token_type_ids.size(0), 1})});
+    token_type_ids_ = cat({token_type_ids, suffix}, -1);  // a generated token belongs to the causal suffix
   }
 
  private:
@@ -236,24 +255,55 @@ class PreparedDecoder final : public Prepared {
     cache_->prepared = create_masks_for_generate(options_, *cache_, call_ids.size(0), call_ids.size(1));
     return former;
   }
-  X step(const X& call_ids, const X& call_positions) {
+  X step(const X& call_ids, const X& call_positions, const X& call_token_types) {
     Batch call;
     call.input = call_ids;
     call.position_ids = call_positions;
+    call.token_type_ids = call_token_types;
     call.cache = cache_;
     if (!g_.all_logits) call.logits_to_keep = 1;
     return model_.step(std::move(call)).logits;
   }
 
   Network& model_;
+  EncodesImages* images_;
   const Options& options_;
   const Generation& g_;
-  X position_ids_, first_positions_;  ///< first_positions_: generate's own model_kwargs
+  X position_ids_, token_type_ids_;
   CachePtr cache_;
-  X ids_, positions_;  ///< model_inputs
+  X first_positions_, first_token_types_;  ///< generate's own model_kwargs
+  X ids_, positions_, token_types_;        ///< model_inputs
 };
 
-X generate_from_prompt(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
+/// mm_encoder_outputs, which generate's model_kwargs hold.
+class EncodedImages {
+ public:
+  EncodedImages(Network& model, const Batch& batch) : images_(dynamic_cast<EncodesImages*>(&model)) {
+    if (images_) images_->encode_images(batch);
+  }
+  ~EncodedImages() {
+    if (images_) images_->forget_images();
+  }
+  EncodedImages(const EncodedImages&) = delete;
+  EncodedImages& operator=(const EncodedImages&) = delete;
+
+ private:
+  EncodesImages* images_;
+};
+
+/// GenerationConfig.from_model_config: what the configuration does not say, its text_config may.
+Config generation_config(Config config) {
+  if (const auto text = config.section_if("text_config"))
+    for (const char* field : {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
+                              "forced_eos_token_id", "suppress_tokens", "begin_suppress_tokens"})
+      if (!config.has(field) && text->has(field)) config.set(field, *text->find(field));
+  return config;
+}
+
+X generate_from_prompt(Network& model, const Config& given_config, const Options& options, const Batch& given, X attention_mask,
+                       const Generation& g) {
+  const Config config = generation_config(given_config);
+  X input_ids = given.input;
   const SpecialTokens tokens(config);
   const I batch = input_ids.size(0), most = input_ids.size(1) + g.new_tokens;
   if (tokens.pad && batch > 1) any(compare("eq", attention_mask.select(1, -1), 0));
@@ -268,14 +318,17 @@ X generate_from_prompt(Network& model, const Config& config, const Options& opti
     position_ids = std::move(filled);
   }
   all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
+  const EncodedImages encoded(model, given);
   CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
+  if (auto* images = dynamic_cast<const EncodesImages*>(&model); images && images->makes_masks() && g.cache == Generation::CacheKind::fixed)
+    throw Error("--cache static: memest does not model the masks that " + model.type() + " makes for it", "leave --cache out");
   if (cache && g.cache == Generation::CacheKind::fixed) cache->make_static(most - 1);
   if (cache && g.cache == Generation::CacheKind::fp8) cache->make_fp8();
   any(compare("lt", input_ids, 0));  // _get_logits_processor
   LogitsProcessors processors;
   processors.add_forced(config, most);
   processors.add_suppressed(config, input_ids.size(1), false);
-  PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(cache));
+  PreparedDecoder prepared(model, options, g, std::move(position_ids), given.token_type_ids, std::move(cache));
   return sample(model, prepared, std::move(input_ids), most, tokens, processors, g);
 }
 
@@ -370,13 +423,13 @@ X transcribe(Network& network, EncoderDecoder& model, const Config& config, X in
 
 }  // namespace
 
-X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& g) {
+X generate(Network& model, const Config& config, const Options& options, Batch batch, X attention_mask, const Generation& g) {
   NoGrad guard;
   if (auto* pair = dynamic_cast<EncoderDecoder*>(&model); pair && dynamic_cast<const Transcribes*>(&model))
-    return transcribe(model, *pair, config, std::move(input_ids), g);
+    return transcribe(model, *pair, config, std::move(batch.input), g);
   if (auto* pair = dynamic_cast<EncoderDecoder*>(&model))
-    return generate_from_source(model, *pair, config, std::move(input_ids), std::move(attention_mask), g);
-  return generate_from_prompt(model, config, options, std::move(input_ids), std::move(attention_mask), g);
+    return generate_from_source(model, *pair, config, std::move(batch.input), std::move(attention_mask), g);
+  return generate_from_prompt(model, config, options, batch, std::move(attention_mask), g);
 }
 
 }  // namespace memest::hf

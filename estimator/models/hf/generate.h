@@ -19,7 +19,7 @@ struct Generation {
   enum class CacheKind { dynamic, fixed, fp8 } cache = CacheKind::dynamic;
   std::function<void()> on_decode;  ///< called once the first token exists
 };
-/// model.generate(input_ids, attention_mask=attention_mask): the sequences, [batch, length + new_tokens].
-X generate(Network& model, const Config& config, const Options& options, X input_ids, X attention_mask, const Generation& generation);
+/// model.generate(**batch, attention_mask=attention_mask): the sequences, [batch, length + new_tokens].
+X generate(Network& model, const Config& config, const Options& options, Batch batch, X attention_mask, const Generation& generation);
 
 }  // namespace memest::hf

@@ -52,35 +52,10 @@ class LlavaModel final : public ImageTextModel {
     return {s.positions - (crops_ ? 1 : 0), s.channels, s.image};
   }
 
- protected:
-  Output forward(const Batch& batch) override {
-    X inputs_embeds = language_model_->embed(batch.input);
-    VisionOutput image_outputs;
-    std::vector<X> features;
-    X image_features, special_image_mask;
-    if (batch.pixel_values) {
-      std::tie(image_outputs, features) = get_image_features(batch.pixel_values);
-      image_features = cat(features, 0).to(inputs_embeds.dtype());
-      special_image_mask = placeholder_mask(batch.input, inputs_embeds, image_features);
-      inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(special_image_mask), Tensor(image_features)});
-    }
-    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds);
-    Output output{last_hidden_state, cache, {}};
-    if (image_outputs.last_hidden_state) {
-      output.image_outputs.emplace_back(Tensor(image_outputs.last_hidden_state));
-      for (auto& x : features) output.image_outputs.emplace_back(Tensor(x));
-      for (auto& x : image_outputs.hidden_states) output.image_outputs.emplace_back(Tensor(x));
-    }
-    inputs_embeds.reset();
-    image_features.reset();
-    special_image_mask.reset();
-    return output;
-  }
-
- private:
-  /// The vision model's output without its pooler_output, whose place the features of each image take.
-  std::pair<VisionOutput, std::vector<X>> get_image_features(const X& pixel_values) {
-    VisionOutput image_outputs = (*vision_tower_)(pixel_values, feature_layers_);
+  DecoderBody* generating_decoder() const override { return language_model_.get(); }
+  /// The features of each image take the place of the vision model's pooler_output.
+  ImageFeatures get_image_features(const Batch& batch) override {
+    VisionOutput image_outputs = (*vision_tower_)(batch.pixel_values, feature_layers_);
     auto cropped = [this](const X& x) { return crops_ ? x.whole_slices(1).slice(1, 1, std::nullopt) : x; };
     X selected_image_feature;
     if (one_layer_) {
@@ -100,6 +75,26 @@ class LlavaModel final : public ImageTextModel {
     return {image_outputs, features};
   }
 
+ protected:
+  Output forward(const Batch& batch) override {
+    X inputs_embeds = language_model_->embed(batch.input);
+    ImageFeatures image = image_features_of(batch);
+    X image_features, special_image_mask;
+    if (image) {
+      image_features = cat(image.pooled, 0).to(inputs_embeds.dtype());
+      special_image_mask = placeholder_mask(batch.input, inputs_embeds, image_features);
+      inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(special_image_mask), Tensor(image_features)});
+    }
+    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds, batch.position_ids, batch.cache);
+    Output output{last_hidden_state, cache, {}};
+    if (image) image.collect(output.image_outputs);
+    inputs_embeds.reset();
+    image_features.reset();
+    special_image_mask.reset();
+    return output;
+  }
+
+ private:
   bool one_layer_, crops_;
   VisionTowerPtr vision_tower_;
   std::vector<I> feature_layers_;

@@ -37,6 +37,16 @@ class PaliGemmaModel final : public ImageTextModel {
     list.insert(list.begin(), {"token_type_ids", {nn::SizeExpression("batch"), nn::SizeExpression("seq")}, DType::int64});
     return list;
   }
+  DecoderBody* generating_decoder() const override { return language_model_.get(); }
+  ImageFeatures get_image_features(const Batch& batch) override {
+    VisionOutput image_outputs = (*vision_tower_)(batch.pixel_values);
+    image_outputs.pooler_output = (*multi_modal_projector)(image_outputs.last_hidden_state);
+    return {image_outputs, {image_outputs.pooler_output}};
+  }
+  /// They are counted from one.
+  X call_positions(X position_ids) const override { return position_ids.add(1); }
+  bool keeps_token_types() const override { return true; }
+  bool makes_masks() const override { return true; }
 
  protected:
   Output forward(const Batch& batch) override {
@@ -47,27 +57,25 @@ class PaliGemmaModel final : public ImageTextModel {
       aten("masked_fill_", {Tensor(llm_input_ids), Tensor(special_image_mask), I{0}});
     }
     X inputs_embeds = language_model_->embed(llm_input_ids);
-    X position_ids = arange(inputs_embeds.size(1)).add(0);
-    position_ids = position_ids.unsqueeze(0).add(1);
-    VisionOutput image_outputs;
+    X position_ids = batch.position_ids;
+    if (!position_ids) position_ids = X(arange(inputs_embeds.size(1)).add(0)).unsqueeze(0).add(1);
+    ImageFeatures image = image_features_of(batch);
     X image_features;
-    if (batch.pixel_values) {
-      image_outputs = (*vision_tower_)(batch.pixel_values);
-      image_outputs.pooler_output = (*multi_modal_projector)(image_outputs.last_hidden_state);
-      image_features = image_outputs.pooler_output.to(inputs_embeds.dtype());
+    if (image) {
+      image_features = image.pooled[0].to(inputs_embeds.dtype());
       special_image_mask = placeholder_mask(batch.input, inputs_embeds, image_features);
       inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(special_image_mask), Tensor(image_features)});
     }
-    MaskArguments mask_kwargs{text.config->options, inputs_embeds};
+    MaskArguments mask_kwargs{text.config->options, inputs_embeds, batch.cache.get()};
     mask_kwargs.position_ids = position_ids;
-    if (batch.token_type_ids) mask_kwargs.block_sequence_ids = prefix_block(batch.token_type_ids);
+    if (batch.token_type_ids && is_first_call(batch)) mask_kwargs.block_sequence_ids = prefix_block(batch.token_type_ids);
     DecoderMasks causal_mask;
     causal_mask.full = create_causal_mask(mask_kwargs);
     causal_mask.mapping = text.config->sliding_window.has_value();
     if (causal_mask.mapping) causal_mask.sliding = create_sliding_window_causal_mask(mask_kwargs, *text.config->sliding_window);
-    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds, position_ids, {}, causal_mask);
+    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds, position_ids, batch.cache, causal_mask);
     Output output{last_hidden_state, cache, {}};
-    if (image_outputs.last_hidden_state) image_outputs.collect(output.image_outputs);
+    if (image) image.collect(output.image_outputs);
     return output;
   }
 
