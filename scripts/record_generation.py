@@ -7,6 +7,7 @@ decides by them (no padding, no sequence ends early) is given here. TEXT chooses
 the allocator's events of each.
 """
 import argparse
+import contextlib
 import functools
 import gc
 import gzip
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import record_image_text
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForCausalLM, AutoModelForSeq2SeqLM, WhisperForConditionalGeneration
 from transformers.generation import logits_process, utils
 
@@ -40,6 +42,10 @@ SMALL_WHISPER = {"model_type": "whisper", "d_model": 128, "encoder_layers": 2, "
                  "decoder_ffn_dim": 256, "vocab_size": 1000, "num_mel_bins": 20, "max_source_positions": 150, "max_target_positions": 100, "pad_token_id": 999, "bos_token_id": 999,
                  "eos_token_id": 999, "decoder_start_token_id": 998, "begin_suppress_tokens": [220, 999]}
 CONFIGS |= {"whisper": SMALL_WHISPER, "whisper-suppress": SMALL_WHISPER | {"suppress_tokens": list(range(1, 21)), "forced_decoder_ids": [[1, 900], [2, 901], [3, 902]]}}
+GRIDS = {name: json.loads((CONFIG_FILES / f"image-grid-{name}.json").read_text()) for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v")}
+TEXT_ALONE = {f"{name}-text": GRIDS[name] for name in ("qwen2_vl", "qwen3_vl")}
+CONFIGS |= GRIDS | TEXT_ALONE
+GRID_SIDES = {"qwen2_vl": (224, 336), "qwen2_5_vl": (224, 336), "qwen3_vl": (256, 384), "glm4v": (224, 336)}
 IMAGES = {name: model for name, model in record_image_text.MODELS.items() if model[1] == "image-text-to-text"}
 CONFIGS |= {name: model[2] for name, model in IMAGES.items()}
 CACHES = {"none": {"use_cache": False}, "static": {"cache_implementation": "static"}, "fp8": {"cache_implementation": "quantized", "cache_config": {"backend": "fp8"}}}
@@ -55,9 +61,55 @@ CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "ea
          ("whisper", 2, 0, 30, "bf16", "sdpa"), ("whisper", 1, 0, 20, "fp32", "eager"), ("whisper-suppress", 3, 0, 9, "fp32", "sdpa"),
          *[(name, 2, 50, 9, *run) for name, run in zip(("llava", "llava-full", "paligemma", "gemma3"), [("bf16", "sdpa"), ("fp32", "eager")] * 2)],
          ("paligemma", 1, 30, 5, "fp32", "eager"), ("gemma3", 1, 40, 20, "fp32", "eager"),
+         *[(name, 2, 160, 9, *run) for name, run in zip(GRIDS, [("bf16", "sdpa"), ("fp32", "eager")] * 2)], ("qwen2_vl", 1, 150, 5, "fp32", "eager"), *[(name, 2, 40, 9, "bf16", "sdpa") for name in TEXT_ALONE], ("qwen2_vl", 2, 130, 5, "bf16", "sdpa", "static"), ("qwen3_vl-text", 2, 30, 5, "bf16", "sdpa", "static"),
          ("gemma3", 2, 30, 5, "bf16", "sdpa", "none"), ("llava", 1, 30, 5, "bf16", "sdpa", "none"), ("paligemma", 2, 30, 5, "bf16", "sdpa", "none"), ("t5", 2, 30, 5, "bf16", "sdpa", "none"),
          ("bart", 1, 30, 5, "bf16", "sdpa", "none"), ("llama", 2, 30, 5, "bf16", "sdpa", "none"), ("llava", 2, 40, 8, "bf16", "sdpa", "static"), ("gemma3", 2, 40, 8, "bf16", "sdpa", "static"),
          ("paligemma", 2, 40, 8, "bf16", "sdpa", "static")]
+
+
+class Values(TorchFunctionMode):
+    """The values that small integer tensors on the device would have: computed beside them on the CPU, and read from there."""
+    READS = ("tolist", "item", "__bool__", "__index__", "__int__")
+
+    def shadow(self, x):
+        if isinstance(x, (list, tuple)):
+            return type(x)(self.shadow(y) for y in x)
+        if isinstance(x, torch.Tensor):
+            return x._values if x.is_cuda else x
+        return torch.device("cpu") if isinstance(x, torch.device) or x == "cuda" else x
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name, values = kwargs or {}, getattr(func, "__name__", ""), None
+        if name in ("__get__", "_set_grad_enabled"):
+            return func(*args, **kwargs)
+        with torch._C.DisableTorchFunction(), contextlib.suppress(AttributeError, TypeError, RuntimeError, IndexError, ValueError):
+            values = func(*self.shadow(args), **{key: self.shadow(x) for key, x in kwargs.items()})
+        if name in self.READS and values is not None:
+            return values
+        if name == "arange":
+            args = tuple(x._values.item() if isinstance(x, torch.Tensor) else x for x in args)
+        if name == "repeat_interleave" and values is not None:
+            kwargs = {"output_size": values.shape[kwargs.get("dim") or 0]} | kwargs
+        chosen = args[1] if name in ("__getitem__", "__setitem__") else ()
+        if any(getattr(x, "dtype", None) == torch.bool for x in (chosen if isinstance(chosen, tuple) else (chosen,))):
+            if name == "__setitem__":  # its size is that of the values
+                return None
+            chosen = self.shadow(chosen)
+            shape = torch.empty(args[0].shape, dtype=args[0].dtype)[chosen].shape
+            result = torch.empty(shape, dtype=args[0].dtype, device="cuda")
+        elif name == "prod":  # compiled at run time, which a stand-in may not do
+            result = torch.empty(values.shape, dtype=values.dtype, device="cuda")
+        else:
+            result = func(*args, **kwargs)
+        self.learn(result, values)
+        return result
+
+    def learn(self, result, values):
+        if isinstance(result, (list, tuple)) and isinstance(values, (list, tuple)):
+            for x, y in zip(result, values):
+                self.learn(x, y)
+        elif isinstance(result, torch.Tensor) and isinstance(values, torch.Tensor) and result.is_cuda and not values.is_floating_point() and values.numel() < 100000:
+            result._values = values
 
 
 class Phases:
@@ -89,13 +141,13 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
     config = AutoConfig.for_model(**CONFIGS[name])
     config._attn_implementation = attention
     speech = config.model_type == "whisper"
-    build = WhisperForConditionalGeneration._from_config if speech else AutoModelForImageTextToText.from_config if name in IMAGES else AutoModelForSeq2SeqLM.from_config if config.is_encoder_decoder else AutoModelForCausalLM.from_config
+    build = WhisperForConditionalGeneration._from_config if speech else AutoModelForImageTextToText.from_config if name in IMAGES | GRIDS | TEXT_ALONE else AutoModelForSeq2SeqLM.from_config if config.is_encoder_decoder else AutoModelForCausalLM.from_config
     model = build(config, dtype=PRECISIONS[precision]).eval()
     prompt = 1 + len(getattr(config, "forced_decoder_ids", None) or ()) if config.is_encoder_decoder else seq
     ids, mask = torch.zeros(batch, seq, dtype=torch.long), torch.ones(batch, seq, dtype=torch.long)
     if speech:
         ids, mask = torch.zeros(batch, config.num_mel_bins, 2 * config.max_source_positions, dtype=PRECISIONS[precision]), None
-    images = dict(list(record_image_text.inputs_of(name, False, PRECISIONS[precision], batch, seq).items())[1:]) if name in IMAGES else {}
+    images = grid_inputs(name, batch, seq, PRECISIONS[precision]) if name in GRIDS else dict(list(record_image_text.inputs_of(name, False, PRECISIONS[precision], batch, seq).items())[1:]) if name in IMAGES else {}
     gc.collect()
     memory.empty_cache()
     memory.reset_peak_memory_stats()
@@ -106,6 +158,7 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
     phases = Phases()
     memory.reset_peak_memory_stats()
     ids, mask = ids.to("cuda"), None if speech else mask.to("cuda")
+    host = images
     images = {key: x.to("cuda") for key, x in images.items()}
     phases.end("inputs")
     prepare, calls = model.prepare_inputs_for_generation, 0
@@ -126,8 +179,15 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
 
     utils.StopCheck.__call__ = stop
     truth, torch.Tensor.__bool__ = torch.Tensor.__bool__, lambda x: not speech if x.is_cuda else truth(x)
+    values = contextlib.nullcontext()
+    if name in GRIDS:
+        values = Values()
+        for key, x in images.items():
+            x._values = host[key]
+        ids._values, mask._values = 1 - host["mm_token_type_ids"], torch.ones(batch, seq, dtype=torch.long)
     try:
-        sequences = model.generate(ids, attention_mask=mask, **images, max_new_tokens=new_tokens, do_sample=False, disable_compile=True, **CACHES.get(cache, {}))
+        with values:
+            sequences = model.generate(ids, attention_mask=mask, **images, max_new_tokens=new_tokens, do_sample=False, disable_compile=True, **CACHES.get(cache, {}))
     finally:
         torch.Tensor.__bool__ = truth
     phases.end("decode")
@@ -141,9 +201,19 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
     return {"set": "generation", "id": ident,
             "arguments": [f"configs/{spec}", "--batch", str(batch), *(["--seq", str(seq)] if seq else []), "--mode", "infer", "--precision", precision, "--attn", attention,
                           "--new-tokens", str(new_tokens), *{"none": ["--use-cache", "no"], "static": ["--cache", "static"], "fp8": ["--cache-dtype", "fp8"]}.get(cache, []),
-                          *(["--task", "image-text-to-text", "--images", str(IMAGES[name][5])] if images else []), "--gpu", "a100-80gb", "--torch-version", "2.15"],
+                          *(["--task", "image-text-to-text", "--images", str(IMAGES[name][5]) if name in IMAGES else str(len(images) and 1)] if name in IMAGES | GRIDS | TEXT_ALONE else []), *(["--image", "x".join(map(str, GRID_SIDES[name]))] if name in GRIDS else []), "--gpu", "a100-80gb", "--torch-version", "2.15"],
             "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": 0, "optimizer_state_bytes": 0},
             "phases": phases.rows, "reserved": phases.reserved}
+
+
+def grid_inputs(name, batch, seq, dtype):
+    """What the processor makes of one image a sample: 15 tokens of the chat template before its own."""
+    vision = AutoConfig.for_model(**CONFIGS[name]).vision_config
+    height, width = (side // vision.patch_size for side in GRID_SIDES[name])
+    types = torch.zeros(batch, seq, dtype=torch.long)
+    types[:, 15:15 + height * width // vision.spatial_merge_size**2] = 1
+    pixels = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    return {"mm_token_type_ids": types, "pixel_values": torch.zeros(batch * height * width, pixels, dtype=dtype), "image_grid_thw": torch.tensor([[1, height, width]] * batch)}
 
 
 def without_check(made):

@@ -4,7 +4,6 @@
 
 #include "base/text.h"
 #include "models/hf/loss.h"
-#include "models/hf/multimodal.h"
 
 namespace memest::hf {
 namespace {
@@ -150,7 +149,7 @@ class ForConditionalGeneration final : public ImageTextNetwork, public EncodesIm
   }
   void forget_images() override { model_->mm_encoder_outputs = {}; }
   X call_positions(X position_ids) const override { return model_->call_positions(std::move(position_ids)); }
-  bool keeps_token_types() const override { return model_->keeps_token_types(); }
+  TokenTypes token_types() const override { return model_->token_types(); }
   bool makes_masks() const override { return model_->makes_masks(); }
   Step step(Batch batch) override {
     Entered scope(*this);

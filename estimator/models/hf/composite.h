@@ -1,6 +1,7 @@
 // Models of images and text: a vision tower, a decoder of text that takes its features in place of image tokens, and the inputs of both.
 #pragma once
 #include "models/hf/decoder.h"
+#include "models/hf/multimodal.h"
 #include "nn/embedded_model.h"
 
 namespace memest::hf {
@@ -80,7 +81,7 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
   virtual DecoderBody* generating_decoder() const { return nullptr; }
   virtual ImageFeatures get_image_features(const Batch&) { return {}; }
   virtual X call_positions(X position_ids) const { return position_ids; }  ///< of generate()'s
-  virtual bool keeps_token_types() const { return false; }
+  virtual EncodesImages::TokenTypes token_types() const { return EncodesImages::TokenTypes::prompt; }
   virtual bool makes_masks() const { return false; }
   ImageFeatures mm_encoder_outputs;  ///< of generate()
   /// The inputs that come with images, after input_ids: pixel_values unless there are others.

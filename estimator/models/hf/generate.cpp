@@ -229,7 +229,7 @@ class PreparedDecoder final : public Prepared {
     X new_positions = g_.use_cache && position_ids_ ? position_ids_.slice(-1, -1, std::nullopt).clone() : position_ids_;
     X new_token_types;
     if (token_type_ids_) new_token_types = g_.use_cache ? token_type_ids_.slice(-1, -1, std::nullopt).clone() : token_type_ids_;
-    if (g_.use_cache && images_ && !images_->keeps_token_types()) new_token_types.reset();
+    if (g_.use_cache && images_ && images_->token_types() == EncodesImages::TokenTypes::prompt) new_token_types.reset();
     Cache::Masks former = prepare_masks(new_ids);
     if (images_) new_positions = images_->call_positions(std::move(new_positions));
     ids_ = std::move(new_ids);
@@ -239,12 +239,15 @@ class PreparedDecoder final : public Prepared {
     return step(ids_, positions_, token_types_);
   }
   void update() override {
-    const X token_type_ids = token_type_ids_;
-    if (token_type_ids) token_type_ids_ = cat({token_type_ids, token_type_ids.slice(1, -1, std::nullopt)}, -1);
+    const X types = token_type_ids_;
+    const auto kind = images_ ? images_->token_types() : EncodesImages::TokenTypes::prompt;
+    if (types && kind == EncodesImages::TokenTypes::modality)
+      grow_token_types(types, aten("new_zeros", {Tensor(types), list_of(Dims{types.size(0), 1})}));
+    else if (types)
+      grow_token_types(types, types.slice(1, -1, std::nullopt));
     if (position_ids_) position_ids_ = next_positions(position_ids_);
-    if (!token_type_ids || !images_->keeps_token_types()) return;
-    X suffix = aten("new_ones", {Tensor(token_type_ids), list_of(Dims{token_type_ids.size(0), 1})});
-    token_type_ids_ = cat({token_type_ids, suffix}, -1);  // a generated token belongs to the causal suffix
+    if (types && kind == EncodesImages::TokenTypes::suffix)  // a generated token belongs to the causal suffix
+      grow_token_types(types, aten("new_ones", {Tensor(types), list_of(Dims{types.size(0), 1})}));
   }
 
  private:
@@ -254,6 +257,11 @@ class PreparedDecoder final : public Prepared {
     Cache::Masks former = std::exchange(cache_->prepared, {});
     cache_->prepared = create_masks_for_generate(options_, *cache_, call_ids.size(0), call_ids.size(1));
     return former;
+  }
+  void grow_token_types(const X& types, X last) {
+    X longer = cat({types, last}, -1);
+    last.reset();
+    token_type_ids_ = std::move(longer);
   }
   X step(const X& call_ids, const X& call_positions, const X& call_token_types) {
     Batch call;
@@ -317,6 +325,8 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
     padding.reset();
     position_ids = std::move(filled);
   }
+  if (auto* images = dynamic_cast<EncodesImages*>(&model))
+    position_ids = images->generation_positions(given, std::move(position_ids), attention_mask);
   all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
   const EncodedImages encoded(model, given);
   CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
@@ -328,7 +338,10 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
   LogitsProcessors processors;
   processors.add_forced(config, most);
   processors.add_suppressed(config, input_ids.size(1), false);
-  PreparedDecoder prepared(model, options, g, std::move(position_ids), given.token_type_ids, std::move(cache));
+  X token_type_ids = given.token_type_ids;
+  for (auto& [name, x] : given.others)
+    if (name == "mm_token_type_ids") token_type_ids = x;
+  PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(token_type_ids), std::move(cache));
   return sample(model, prepared, std::move(input_ids), most, tokens, processors, g);
 }
 

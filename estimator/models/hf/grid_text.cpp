@@ -4,6 +4,8 @@
 
 #include "models/hf/composite.h"
 #include "models/hf/loss.h"
+#include "models/hf/multimodal.h"
+#include "ops/indexing.h"
 
 namespace memest::hf {
 namespace {
@@ -29,66 +31,91 @@ class GridTextModel final : public Base {
   }
   const GridTower& visual() const { return *visual_; }
 
+  /// What get_image_features returns; its pooler_output is a tensor for each image.
+  struct Features {
+    GridFeatures outputs;
+    std::vector<X> image_embeds;
+    explicit operator bool() const { return bool(outputs.last_hidden_state); }
+  };
   struct Output {
     X last_hidden_state;
     CachePtr cache;
-    GridFeatures image_outputs;
-    std::vector<X> image_embeds;  ///< image_outputs.pooler_output, a tensor for each image
+    Features image_outputs;
     void collect(Values& into) const {
       if (cache) cache->collect(into);
-      if (image_outputs.last_hidden_state) into.emplace_back(Tensor(image_outputs.last_hidden_state));
-      for (auto& x : image_embeds) into.emplace_back(Tensor(x));
-      for (auto& x : image_outputs.deepstack_features) into.emplace_back(Tensor(x));
+      if (image_outputs) into.emplace_back(Tensor(image_outputs.outputs.last_hidden_state));
+      for (auto& x : image_outputs.image_embeds) into.emplace_back(Tensor(x));
+      for (auto& x : image_outputs.outputs.deepstack_features) into.emplace_back(Tensor(x));
     }
   };
   Output operator()(const Batch& batch, const Grid& grid) {
     Entered scope(*this);
     X inputs_embeds = language_model_->embed(batch.input);
     Output output;
-    X image_embeds, image_mask, video_mask, position_ids;
-    if (batch.pixel_values) {
-      const X& image_grid_thw = argument(batch, "image_grid_thw");
-      get_image_features(output, batch.pixel_values, image_grid_thw, grid);
-      image_embeds = cat(output.image_embeds, 0).to(inputs_embeds.dtype());
+    X image_embeds, image_mask, video_mask, position_ids = batch.position_ids;
+    const bool prompt = !batch.cache || batch.cache->seen() == 0;
+    if (mm_encoder_outputs && prompt)
+      output.image_outputs = mm_encoder_outputs;
+    else if (batch.pixel_values)
+      output.image_outputs = get_image_features(batch, grid);
+    if (const Features& image = output.image_outputs) {
+      image_embeds = cat(image.image_embeds, 0).to(inputs_embeds.dtype());
       std::tie(image_mask, video_mask) = get_placeholder_mask(batch.input, inputs_embeds, image_embeds);
       inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(image_mask), Tensor(image_embeds)});
-      if (auto* text = dynamic_cast<MropeTextModel*>(language_model_.get()); text && !output.image_outputs.deepstack_features.empty()) {
+      if (auto* text = dynamic_cast<MropeTextModel*>(language_model_.get()); text && !image.outputs.deepstack_features.empty()) {
         image_mask = image_mask.select(-1, 0);
         MropeTextModel::Deepstack deepstack{image_mask, {}, checked_mul(grid.images, grid.tokens())};
-        const I layers = I(output.image_outputs.deepstack_features.size()) / grid.images;
+        const I layers = I(image.outputs.deepstack_features.size()) / grid.images;
         for (I i = 0; i < layers; ++i) {
-          const auto first = output.image_outputs.deepstack_features.begin() + i * grid.images;
+          const auto first = image.outputs.deepstack_features.begin() + i * grid.images;
           deepstack.visual_embeds.push_back(cat(std::vector<X>(first, first + grid.images), 0));
         }
         text->set_deepstack(std::move(deepstack));
       }
-      std::tie(position_ids, rope_deltas_) = get_rope_index(batch.input, image_grid_thw, grid);
+      if (!position_ids) std::tie(position_ids, rope_deltas_) = get_rope_index(batch.input, argument(batch, "image_grid_thw"), grid);
     }
-    std::tie(output.last_hidden_state, output.cache) = (*language_model_)(inputs_embeds, position_ids);
+    std::tie(output.last_hidden_state, output.cache) = (*language_model_)(inputs_embeds, position_ids, batch.cache);
     for (X* local : {&position_ids, &inputs_embeds, &image_embeds, &image_mask, &video_mask}) local->reset();
     return output;
   }
 
- private:
-  static const X& argument(const Batch& batch, const std::string& name) {
-    for (auto& [key, x] : batch.others)
-      if (key == name) return x;
-    throw Error("the call has no " + name);
-  }
-
-  void get_image_features(Output& output, const X& pixel_values, const X& image_grid_thw, const Grid& grid) {
-    output.image_outputs = (*visual_)(pixel_values, image_grid_thw, grid);
+  Features get_image_features(const Batch& batch, const Grid& grid) {
+    const X& image_grid_thw = argument(batch, "image_grid_thw");
+    Features features;
+    features.outputs = (*visual_)(batch.pixel_values, image_grid_thw, grid);
     {  // split_sizes
       X counts = aten("prod", {Tensor(image_grid_thw), I{-1}});
       X sizes = aten("floor_divide", {Tensor(counts), grid.merge * grid.merge});
       counts.reset();
     }
     const Dims split_sizes = Dims::filled(int(grid.images), grid.tokens());
-    output.image_embeds = std::exchange(output.image_outputs.pooler_output, {}).split(split_sizes, 0);
-    std::vector<X> features;
-    for (auto& feature : output.image_outputs.deepstack_features)
-      for (auto& part : feature.split(split_sizes, 0)) features.push_back(part);
-    output.image_outputs.deepstack_features = std::move(features);
+    features.image_embeds = std::exchange(features.outputs.pooler_output, {}).split(split_sizes, 0);
+    std::vector<X> parts;
+    for (auto& feature : features.outputs.deepstack_features)
+      for (auto& part : feature.split(split_sizes, 0)) parts.push_back(part);
+    features.outputs.deepstack_features = std::move(parts);
+    return features;
+  }
+  /// _prepare_position_ids_for_generation: positions of the text before those of time, height and width.
+  X generation_positions(const Batch& batch, const X& text_positions, const X& attention_mask, const Grid& grid) {
+    X vision_positions;
+    if (batch.pixel_values) {
+      { X any_type = aten("any", {Tensor(argument(batch, "mm_token_type_ids"))}); }
+      std::tie(vision_positions, rope_deltas_) = get_rope_index(batch.input, argument(batch, "image_grid_thw"), grid, attention_mask);
+    } else {
+      vision_positions = text_positions.unsqueeze(0).expand({3, -1, -1});
+      rope_deltas_ = zeros({batch.input.size(0), 1}, DType::int64);
+    }
+    return leave(cat({text_positions.unsqueeze(0), vision_positions}, 0), vision_positions);
+  }
+  DecoderBody& language_model() { return *language_model_; }
+  Features mm_encoder_outputs;  ///< of generate()
+
+ private:
+  static const X& argument(const Batch& batch, const std::string& name) {
+    for (auto& [key, x] : batch.others)
+      if (key == name) return x;
+    throw Error("the call has no " + name);
   }
 
   static Pair get_placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features) {
@@ -119,18 +146,30 @@ class GridTextModel final : public Base {
     return leave(std::move(vision_position_ids), position_temporal, position_height, position_width);
   }
 
-  Pair get_rope_index(const X& input_ids, const X& image_grid_thw, const Grid& grid) const {
+  /// x[attention_mask[batch_idx].bool()], where nothing is masked.
+  static X unmasked(const X& x, const X& attention_mask) {
+    const ops::AssumedSelection all(x.size(0));
+    return aten("index", {Tensor(x), make_list({Tensor(attention_mask.to(DType::boolean))})});
+  }
+  Pair get_rope_index(const X& input_ids, const X& image_grid_thw, const Grid& grid, const X& attention_mask = {}) const {
     const I batch_size = input_ids.size(0), length = input_ids.size(1);
     const Layout layout(length, images_, grid.tokens());
     std::vector<X> mrope_position_deltas, llm_pos_ids_list;
     X position_ids = zeros({3, batch_size, length}, DType::int64);
     X current_pos, vision_position_ids, llm_positions;  // current_pos is a number until an image was met
+    X current_input_ids, input_token_type;
     auto add_text = [&](I text_len) {
       if (text_len == 0) return;
       X positions = arange(text_len).view({1, -1}).expand({3, -1});
       llm_pos_ids_list.push_back(current_pos ? std::move(positions).add(current_pos) : std::move(positions).add(0));
     };
     for (I batch_idx = 0; batch_idx < batch_size; ++batch_idx) {
+      input_token_type.reset();
+      current_input_ids.reset();
+      if (attention_mask) {
+        current_input_ids = unmasked(input_ids.select(0, batch_idx), attention_mask.select(0, batch_idx));
+        input_token_type = unmasked(input_ids.select(0, batch_idx), attention_mask.select(0, batch_idx));
+      }
       current_pos.reset();
       drop_list(llm_pos_ids_list);
       add_text(layout.before);
@@ -145,6 +184,11 @@ class GridTextModel final : public Base {
         add_text(image + 1 < images_ ? layout.between : layout.behind);
       }
       llm_positions = cat(llm_pos_ids_list, 1).reshape({3, -1});
+      if (attention_mask) {
+        const ops::AssumedSelection all(length);
+        aten("index_put_", {Tensor(position_ids.select(1, batch_idx)),
+                            make_list({None{}, Tensor(attention_mask.select(0, batch_idx).to(DType::boolean))}), Tensor(llm_positions)});
+      }
       mrope_position_deltas.push_back(aten("max", {Tensor(llm_positions)}).add(1).sub(length));
     }
     X deltas = X(empty({batch_size}, DType::int64)).unsqueeze(1);
@@ -153,7 +197,7 @@ class GridTextModel final : public Base {
     position_ids.reset();
     current_pos.reset();
     drop_list(llm_pos_ids_list);
-    return leave(std::move(result), vision_position_ids, llm_positions, deltas);
+    return leave(std::move(result), vision_position_ids, llm_positions, current_input_ids, input_token_type, deltas);
   }
 
   GridTextForm form_;
@@ -198,8 +242,6 @@ class GridTextNetwork : public Network {
  protected:
   GridTextModel::Output outputs_of(const Batch& batch) { return model(batch, grid_of(batch)); }
   GridTextModel& model;
-
- private:
   Grid grid_of(const Batch& batch) const {
     Grid grid;
     if (!batch.pixel_values) return grid;
@@ -217,18 +259,20 @@ class GridTextNetwork : public Network {
                   "--seq counts the images' tokens too: give at least " + std::to_string(needed) + ", or a smaller --image");
     return grid;
   }
+
+ private:
   /// 16 tokens a side where no --image is given.
   I side() const { return checked_mul(16, checked_mul(vision_.patch, vision_.merge)); }
   const GridVisionConfig vision_;
   const I height_, width_;
 };
 
-class ForConditionalGeneration final : public GridTextNetwork {
+class ForConditionalGeneration final : public GridTextNetwork, public EncodesImages {
  public:
   ForConditionalGeneration(const Config& config, const Options& options, const GridTextForm& form, std::shared_ptr<GridTower> visual,
                            const DecoderParts& text, bool tied)
       : GridTextNetwork(form.prefix + "ForConditionalGeneration", config, options, form, std::move(visual), text),
-        vocab_(text.config->vocab),
+        text_(text),
         lm_head(child<Linear>("lm_head", text.config->hidden, text.config->vocab, false)) {
     if (tied) tie("lm_head.weight", "model.language_model.embed_tokens.weight");
   }
@@ -238,16 +282,36 @@ class ForConditionalGeneration final : public GridTextNetwork {
     X hidden_states = slice_logits_to_keep(outputs.last_hidden_state, options_.logits_to_keep);
     X logits = lm_head(hidden_states);
     X loss;
-    if (batch.labels) loss = causal_lm_loss(logits, batch.labels, vocab_);
+    if (batch.labels) loss = causal_lm_loss(logits, batch.labels, text_.config->vocab);
     Values items;
     for (auto& x : {loss, logits})
       if (x) items.emplace_back(Tensor(x));
     outputs.collect(items);
     return {make_tuple(std::move(items)), loss};
   }
+  bool generates() const override { return true; }
+  CachePtr new_generation_cache() const override { return model.language_model().new_generation_cache(*text_.config); }
+  X generation_positions(const Batch& batch, X text_positions, const X& attention_mask) override {
+    grid_ = grid_of(batch);
+    return model.generation_positions(batch, text_positions, attention_mask, grid_);
+  }
+  void encode_images(const Batch& batch) override {
+    if (batch.pixel_values) model.mm_encoder_outputs = model.get_image_features(batch, grid_);
+  }
+  void forget_images() override { model.mm_encoder_outputs = {}; }
+  TokenTypes token_types() const override { return TokenTypes::modality; }
+  Step step(Batch batch) override {
+    Entered scope(*this);
+    GridTextModel::Output outputs = model(batch, grid_);
+    X hidden_states = slice_logits_to_keep(outputs.last_hidden_state, batch.logits_to_keep);
+    X logits = lm_head(hidden_states);
+    if (!batch.logits_to_keep) logits = logits.to_float();
+    return {logits, outputs.cache};
+  }
 
  private:
-  I vocab_;
+  const DecoderParts text_;
+  Grid grid_;  ///< of generate()
   Linear& lm_head;
 };
 

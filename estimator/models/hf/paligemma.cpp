@@ -45,7 +45,7 @@ class PaliGemmaModel final : public ImageTextModel {
   }
   /// They are counted from one.
   X call_positions(X position_ids) const override { return position_ids.add(1); }
-  bool keeps_token_types() const override { return true; }
+  EncodesImages::TokenTypes token_types() const override { return EncodesImages::TokenTypes::suffix; }
   bool makes_masks() const override { return true; }
 
  protected:
