@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Records rows of models of images and text for tests/accuracy: record_image_text.py [NAME...] > rows
+"""Records rows of models of images and text for tests/accuracy: record_image_text.py [--traces DIR] [NAME...] > rows
 
 Small models of transformers are trained or run on PyTorch's CUDA build with the inputs that their processors make; one row of
 tests/accuracy/rows.jsonl a line. It needs torch, transformers and a CUDA device, or a stand-in whose allocator counts: there values read back
-are not those of a run, so checks of them are left out here, and the stand-in has to be told how many elements the image tokens have.
+are not those of a run, so checks of them are left out here, and the stand-in has to be told how many elements the image tokens have. --traces also
+writes the allocator's events of each run.
 """
+import argparse
 import contextlib
 import gc
 import json
 import sys
 from pathlib import Path
 
+import record_generation
 import torch
 import transformers
 
@@ -22,7 +25,12 @@ GEMMA = TEXT | {"num_key_value_heads": 1, "head_dim": 16}
 VISION = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 56, "patch_size": 14}
 PART = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 LLAVA = {"model_type": "llava", "image_token_index": 0, "text_config": TEXT | {"model_type": "llama"}, "vision_config": VISION | {"model_type": "clip_vision_model"}}
-MODELS = {  # name: class, task, configuration, batch, tokens, images a sample
+LLAMA4 = {"model_type": "llama4", "image_token_index": 0,
+          "text_config": TEXT | {"head_dim": 16, "intermediate_size_mlp": 128, "num_hidden_layers": 3, "num_local_experts": 4, "interleave_moe_layer_step": 2, "no_rope_layer_interval": 3,
+                                 "attention_chunk_size": 16},
+          "vision_config": {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 56, "patch_size": 14, "projector_input_dim": 80,
+                            "projector_output_dim": 80, "vision_output_dim": 80}}
+MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, and the size of an image where it is not the configuration's
     "clip": ("CLIPModel", "zero-shot-image-cls", {"model_type": "clip", "projection_dim": 48, "text_config": PART | {"vocab_size": 1000}, "vision_config": VISION}, 3, 20, 1),
     "siglip": ("SiglipModel", "zero-shot-image-cls", {"model_type": "siglip", "text_config": PART | {"vocab_size": 1000, "projection_size": 48}, "vision_config": VISION}, 3, 20, 1),
     "llava": ("LlavaForConditionalGeneration", "image-text-to-text", LLAVA, 2, 40, 1),
@@ -38,13 +46,17 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample
                                  "intermediate_layers_indices": [0, 2], "vision_output_dim": 144}}, 2, 40, 1),
     "git": ("GitForCausalLM", "image-text-to-text", {"model_type": "git", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
             "vision_config": VISION}, 2, 40, 1),
+    "llama4": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1),
+    "llama4-tiles": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1, "100x150"),
+    "llama4-text": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 0),
 }
+PIXELS = {"llama4-tiles": 7}  # tiles of an image: two by three, and the whole one
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
 
 
 def inputs_of(name, training, dtype, batch=None, seq=None):
     """The arguments of forward, in the order of the processor; labels last."""
-    _, task, config, own_batch, own_seq, images = MODELS[name]
+    _, task, config, own_batch, own_seq, images, *_ = MODELS[name]
     batch, seq = batch or own_batch, seq or own_seq
     side = config["vision_config"]["image_size"]
     made = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
@@ -53,15 +65,15 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
     if name == "mllama":
         made |= {"pixel_values": torch.zeros(batch, images, 4, 3, side, side, dtype=dtype), "aspect_ratio_ids": torch.ones(batch, images, dtype=torch.long),
                  "aspect_ratio_mask": torch.ones(batch, images, 4, dtype=torch.long), "cross_attention_mask": torch.ones(batch, seq, images, 4, dtype=torch.long)}
-    else:
-        made["pixel_values"] = torch.zeros(batch * images, 3, side, side, dtype=dtype)
+    elif images:
+        made["pixel_values"] = torch.zeros(batch * images * PIXELS.get(name, 1), 3, side, side, dtype=dtype)
     if training and task == "image-text-to-text":
         made["labels"] = torch.zeros(batch, seq, dtype=torch.long)
     return made
 
 
-def run(name, precision, attention, mode):
-    cls, task, config, batch, seq, images = MODELS[name]
+def run(name, precision, attention, mode, traces=None):
+    cls, task, config, batch, seq, images, *size_of_image = MODELS[name]
     training, dtype = mode == "train", PRECISIONS[precision]
     made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
     model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
@@ -69,6 +81,8 @@ def run(name, precision, attention, mode):
     options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
     gc.collect()
     memory.empty_cache()
+    if traces:
+        memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
     model.to("cuda")
     parameters, buffers = list(model.parameters()), list(model.buffers())
     optimizer = torch.optim.AdamW(parameters) if training else None
@@ -99,29 +113,40 @@ def run(name, precision, attention, mode):
             end(step, "backward")
             optimizer.step()
             end(step, "optimizer")
+    ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}"
+    if traces:
+        record_generation.save_trace(traces, ident)
     spec = f"image-text-{name}.json"
     (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")
     size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
     state = [t for values in optimizer.state.values() for t in values.values() if t.device.type == "cuda"] if training else []
     arguments = [f"configs/{spec}", "--task", task, "--batch", str(batch), "--seq", str(seq), "--mode", mode, "--precision", precision, "--attn", attention]
     if task == "image-text-to-text":
-        arguments += ["--images", str(images), "--use-cache", "no"]
+        arguments += ["--images", str(images), "--use-cache", "no"] + [word for size in size_of_image for word in ("--image", size)]
     if training:
         arguments += ["--optimizer", "adamw"]
-    return {"set": "images and text", "id": f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}",
+    return {"set": "images and text", "id": ident,
             "arguments": arguments + ["--gpu", "a100-80gb", "--torch-version", "2.15"],
             "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": size(parameters) if training else 0,
                        "optimizer_state_bytes": size(state)}, "phases": phases, "reserved": reserved}
 
 
 def main():
+    transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None  # 5.24: Llama4ForConditionalGeneration.forward asks for it at its end
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--only", help="fp32, amp-bf16 or bf16")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
-    for name in sys.argv[1:] or MODELS:
+    for name in options.names or MODELS:
         for case in RUNS:
+            if options.only and case[0] != options.only:
+                continue
             if name == "git" and case[1] == "sdpa":  # eager attention alone
                 case = (case[0], "eager", case[2])
-            print(json.dumps(run(name, *case), separators=(",", ":")), flush=True)
+            print(json.dumps(run(name, *case, options.traces), separators=(",", ":")), flush=True)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,18 @@ std::vector<nn::InputSpec> ImageTextModel::image_inputs() const {
            DType::float32}};
 }
 
+std::vector<std::pair<std::string, I>> image_text_sizes(const Options& options, const ImageTextModel::Images& images) {
+  constexpr I kText = 512;
+  return {{"seq", checked_add(kText, checked_mul(options.images, images.tokens))}, {"image", images.image}, {"images", options.images}};
+}
+void check_image_room(const X& input_ids, const Options& options, const ImageTextModel::Images& images) {
+  const I needed = checked_mul(options.images, images.tokens);
+  if (input_ids.size(-1) < needed)
+    throw Error("a sequence of " + std::to_string(input_ids.size(-1)) + " tokens has no room for " + std::to_string(options.images) +
+                    " image(s) of " + std::to_string(images.tokens) + " tokens each",
+                "--seq counts the images' tokens too: give at least " + std::to_string(needed) + ", or fewer --images");
+}
+
 namespace {
 
 class ImageTextNetwork : public Network {
@@ -89,21 +101,12 @@ class ImageTextNetwork : public Network {
     list.insert(list.begin() + 1, more.begin(), more.end());
     return list;
   }
-  std::vector<std::pair<std::string, I>> default_sizes() const override {
-    constexpr I kText = 512;
-    return {{"seq", checked_add(kText, tokens())}, {"image", images_.image}, {"images", options_.images}};
-  }
+  std::vector<std::pair<std::string, I>> default_sizes() const override { return image_text_sizes(options_, images_); }
 
  protected:
   ImageTextModel::Output outputs_of(const Batch& batch) {
-    if (batch.pixel_values) check_room(batch.input.size(-1));
+    if (batch.pixel_values) check_image_room(batch.input, options_, images_);
     return (*model_)(batch);
-  }
-  void check_room(I seq) const {
-    if (seq < tokens())
-      throw Error("a sequence of " + std::to_string(seq) + " tokens has no room for " + std::to_string(options_.images) + " image(s) of " +
-                      std::to_string(images_.tokens) + " tokens each",
-                  "--seq counts the images' tokens too: give at least " + std::to_string(tokens()) + ", or fewer --images");
   }
   static Value output_object(std::initializer_list<X> own, const ImageTextModel::Output& outputs) {
     Values items;
@@ -116,7 +119,6 @@ class ImageTextNetwork : public Network {
   ImageTextModelPtr model_;
 
  private:
-  I tokens() const { return checked_mul(options_.images, images_.tokens); }
   const ImageTextModel::Images images_;
 };
 
@@ -144,7 +146,7 @@ class ForConditionalGeneration final : public ImageTextNetwork, public EncodesIm
   CachePtr new_generation_cache() const override { return model_->generating_decoder()->new_generation_cache(*model_->text.config); }
   void encode_images(const Batch& batch) override {
     if (!batch.pixel_values) return;
-    check_room(batch.input.size(-1));
+    check_image_room(batch.input, options_, images_);
     model_->mm_encoder_outputs = model_->get_image_features(batch);
   }
   void forget_images() override { model_->mm_encoder_outputs = {}; }

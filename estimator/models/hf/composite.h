@@ -102,6 +102,11 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
 };
 using ImageTextModelPtr = std::shared_ptr<ImageTextModel>;
 
+/// The sizes of such a model: room for its images and 512 tokens of text.
+std::vector<std::pair<std::string, I>> image_text_sizes(const Options& options, const ImageTextModel::Images& images);
+/// Throws Error where a sequence is shorter than its images.
+void check_image_room(const X& input_ids, const Options& options, const ImageTextModel::Images& images);
+
 /// PREFIXForConditionalGeneration, PREFIXForSequenceClassification or PREFIXModel. `tied`: lm_head's weight is the embedding's;
 /// `softcaps`: the logits are those of the text model's own head.
 struct ImageTextForm {

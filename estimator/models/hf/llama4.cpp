@@ -1,7 +1,7 @@
 // models/llama4, the text model: every expert sees every token, scaled by its score; chunked attention with a complex rotary embedding.
 #include <algorithm>
 
-#include "models/hf/decoder.h"
+#include "models/hf/llama4.h"
 #include "models/hf/moe.h"
 
 namespace memest::hf {
@@ -232,10 +232,11 @@ class Llama4TextModel final : public DecoderBody {
         "rotary_emb", std::make_shared<RotaryEmbedding>("Llama4TextRotaryEmbedding", c_->file, c_->head_dim,
                                                         RotaryEmbedding::Form{.table = RotaryEmbedding::Table::complex, .cast = false}));
   }
+  X embed(const X& input_ids) override { return (*embed_tokens_)(input_ids); }
 
  protected:
-  std::pair<X, CachePtr> forward(X input_ids) override {
-    X inputs_embeds = (*embed_tokens_)(input_ids);
+  std::pair<X, CachePtr> forward(X input) override {
+    X inputs_embeds = is_floating(input.dtype()) ? input : embed(input);
     CachePtr cache;
     if (c_->options.use_cache && !(c_->options.checkpoint && training && runtime().grad_mode)) {
       std::vector<I> windows;
@@ -265,7 +266,9 @@ class Llama4TextModel final : public DecoderBody {
   std::shared_ptr<RotaryEmbedding> rotary_emb_;
 };
 
-NetworkPtr llama4_text(const Config& config, const Options& o) {
+}  // namespace
+
+NetworkPtr make_llama4_text(const Config& config, const Options& o) {
   DecoderForm f;
   f.prefix = "Llama4";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) -> std::shared_ptr<DecoderBody> {
@@ -273,8 +276,9 @@ NetworkPtr llama4_text(const Config& config, const Options& o) {
   };
   return make_decoder(config, o, std::move(f));
 }
-const Family llama4_text_family{{"llama4_text"},
-                                {{Task::causal_lm, "Llama4ForCausalLM", llama4_text}, {Task::base, "Llama4TextModel", llama4_text}}};
-
+namespace {
+const Family llama4_text_family{
+    {"llama4_text"}, {{Task::causal_lm, "Llama4ForCausalLM", make_llama4_text}, {Task::base, "Llama4TextModel", make_llama4_text}}};
 }  // namespace
+
 }  // namespace memest::hf
