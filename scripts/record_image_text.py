@@ -3,11 +3,12 @@
 
 Small models of transformers are trained or run on PyTorch's CUDA build with the inputs that their processors make; one row of
 tests/accuracy/rows.jsonl a line. It needs torch, transformers and a CUDA device, or a stand-in whose allocator counts: there values read back
-are not those of a run, so checks of them are left out here, and the stand-in has to be told how many elements the image tokens have. --traces also
-writes the allocator's events of each run.
+are not those of a run, so checks of them are left out here, and the stand-in is told how many elements a mask selects where it has a function
+vgpu_tell(value, bytes): what the next read of so many bytes gives. --traces also writes the allocator's events of each run. The rows were recorded with PYTHONHASHSEED=0: llama4 makes its masks in the order of a set.
 """
 import argparse
 import contextlib
+import ctypes
 import gc
 import json
 import sys
@@ -50,6 +51,7 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
     "llama4-tiles": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1, "100x150"),
     "llama4-text": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 0),
 }
+selected = []
 PIXELS = {"llama4-tiles": 7}  # tiles of an image: two by three, and the whole one
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
 
@@ -70,6 +72,19 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
     if training and task == "image-text-to-text":
         made["labels"] = torch.zeros(batch, seq, dtype=torch.long)
     return made
+
+
+def tell(count):
+    """Says how many elements the next mask selects: nonzero reads an int."""
+    if hasattr(ctypes.CDLL(None), "vgpu_tell"):
+        ctypes.CDLL(None).vgpu_tell(ctypes.c_longlong(count), ctypes.c_size_t(4))
+
+
+def masked_scatter(self, mask, source, scatter=torch.Tensor.masked_scatter):
+    """Its backward selects from the gradient what the mask took from the source."""
+    if source.requires_grad:
+        selected.append(source.numel())
+    return scatter(self, mask, source)
 
 
 def run(name, precision, attention, mode, traces=None):
@@ -109,6 +124,8 @@ def run(name, precision, attention, mode, traces=None):
             loss = out.loss if training else None
         end(step, "forward")
         if training:
+            while selected:
+                tell(selected.pop())
             loss.backward()
             end(step, "backward")
             optimizer.step()
@@ -139,6 +156,7 @@ def main():
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.Tensor.masked_scatter = masked_scatter
     torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
     for name in options.names or MODELS:
         for case in RUNS:
