@@ -14,9 +14,9 @@ import json
 import sys
 from pathlib import Path
 
-import record_generation
 import torch
 import transformers
+from record_generation import save_trace
 
 CONFIG_FILES = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "configs"
 memory = torch.cuda.memory
@@ -74,10 +74,10 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
     return made
 
 
-def tell(count):
+def tell(count, size=4):
     """Says how many elements the next mask selects: nonzero reads an int."""
     if hasattr(ctypes.CDLL(None), "vgpu_tell"):
-        ctypes.CDLL(None).vgpu_tell(ctypes.c_longlong(count), ctypes.c_size_t(4))
+        ctypes.CDLL(None).vgpu_tell(ctypes.c_longlong(count), ctypes.c_size_t(size))
 
 
 def masked_scatter(self, mask, source, scatter=torch.Tensor.masked_scatter):
@@ -87,20 +87,15 @@ def masked_scatter(self, mask, source, scatter=torch.Tensor.masked_scatter):
     return scatter(self, mask, source)
 
 
-def run(name, precision, attention, mode, traces=None):
-    cls, task, config, batch, seq, images, *size_of_image = MODELS[name]
-    training, dtype = mode == "train", PRECISIONS[precision]
-    made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
-    model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
-    host = inputs_of(name, training, dtype)
-    options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
+def measured(model, host, precision, training, options):
+    """Three steps of it: states, phases, the most reserved."""
     gc.collect()
     memory.empty_cache()
-    if traces:
+    if options.pop("traced", False):
         memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
     model.to("cuda")
     parameters, buffers = list(model.parameters()), list(model.buffers())
-    optimizer = torch.optim.AdamW(parameters) if training else None
+    optimizer = torch.optim.AdamW(p for p in parameters if p.requires_grad) if training else None
     memory.reset_peak_memory_stats()
     phases, on_device, reserved, out, loss = [], {}, 0, None, None
 
@@ -124,40 +119,53 @@ def run(name, precision, attention, mode, traces=None):
             loss = out.loss if training else None
         end(step, "forward")
         if training:
-            while selected:
-                tell(selected.pop())
+            for count in reversed(selected):
+                tell(count)
+            selected.clear()
             loss.backward()
             end(step, "backward")
             optimizer.step()
             end(step, "optimizer")
-    ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}"
-    if traces:
-        record_generation.save_trace(traces, ident)
-    spec = f"image-text-{name}.json"
-    (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")
     size = lambda tensors: sum(t.numel() * t.element_size() for t in tensors)
     state = [t for values in optimizer.state.values() for t in values.values() if t.device.type == "cuda"] if training else []
+    return {"states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": size(p for p in parameters if p.requires_grad) if training else 0,
+                       "optimizer_state_bytes": size(state)}, "phases": phases, "reserved": reserved}
+
+
+def run(name, precision, attention, mode, traces=None):
+    cls, task, config, batch, seq, images, *size_of_image = MODELS[name]
+    training, dtype = mode == "train", PRECISIONS[precision]
+    made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
+    model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
+    options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
+    result = measured(model, inputs_of(name, training, dtype), precision, training, options | {"traced": bool(traces)})
+    ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}"
+    if traces:
+        save_trace(traces, ident)
+    spec = f"image-text-{name}.json"
+    (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")
     arguments = [f"configs/{spec}", "--task", task, "--batch", str(batch), "--seq", str(seq), "--mode", mode, "--precision", precision, "--attn", attention]
     if task == "image-text-to-text":
         arguments += ["--images", str(images), "--use-cache", "no"] + [word for size in size_of_image for word in ("--image", size)]
     if training:
         arguments += ["--optimizer", "adamw"]
-    return {"set": "images and text", "id": ident,
-            "arguments": arguments + ["--gpu", "a100-80gb", "--torch-version", "2.15"],
-            "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": size(parameters) if training else 0,
-                       "optimizer_state_bytes": size(state)}, "phases": phases, "reserved": reserved}
+    return {"set": "images and text", "id": ident, "arguments": arguments + ["--gpu", "a100-80gb", "--torch-version", "2.15"]} | result
+
+
+def prepare():
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.Tensor.masked_scatter = masked_scatter
+    torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
+    transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None  # 5.24: Llama4ForConditionalGeneration.forward asks for it at its end
 
 
 def main():
-    transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None  # 5.24: Llama4ForConditionalGeneration.forward asks for it at its end
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--only", help="fp32, amp-bf16 or bf16")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    torch.Tensor.masked_scatter = masked_scatter
-    torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
+    prepare()
     for name in options.names or MODELS:
         for case in RUNS:
             if options.only and case[0] != options.only:

@@ -208,11 +208,13 @@ void accumulate_scratch(T self, const Tensors& given, T values) {
 
 Tensor index(T self, const Tensors& indices) {
   std::vector<Tensor> saved(indices.begin(), indices.end());
-  auto fn = node("IndexBackward0", std::span<const Tensor>(&self, 1), std::span<const Tensor>(saved), [](Backward& w, const Tensors& kept) {
-    w.out[0] = ops::zeros(w.sizes(0), w.grad[0].dtype());
-    Scoped<const char*> scope(runtime().op, "aten::_index_put_impl_");
-    accumulate_scratch(w.out[0], kept, w.grad[0]);
-  });
+  auto fn = node("IndexBackward0", std::span<const Tensor>(&self, 1), std::span<const Tensor>(saved),
+                 [taken = assumed_selection](Backward& w, const Tensors& kept) {
+                   const Scoped<std::optional<I>> as_before(assumed_selection, taken);
+                   w.out[0] = ops::zeros(w.sizes(0), w.grad[0].dtype());
+                   Scoped<const char*> scope(runtime().op, "aten::_index_put_impl_");
+                   accumulate_scratch(w.out[0], kept, w.grad[0]);
+                 });
   Tensors expanded = expand_indices(self, indices);
   broadcast_indices(expanded);
   Indexed info = advanced_index(self, expanded);
@@ -267,7 +269,8 @@ void index_put_kernel(T self, const Tensors& indices, T values, bool accumulate)
 auto index_put_node(T self, const Tensors& indices, T values, bool accumulate) {
   const Tensor inputs[] = {self, values};
   return node("IndexPutBackward0", std::span<const Tensor>(inputs), std::span<const Tensor>(indices),
-              [accumulate, sizes = values.sizes(), type = values.dtype()](Backward& w, const Tensors& saved) {
+              [accumulate, sizes = values.sizes(), type = values.dtype(), taken = assumed_selection](Backward& w, const Tensors& saved) {
+                const Scoped<std::optional<I>> as_before(assumed_selection, taken);
                 if (w.needs(0)) {
                   if (accumulate) {
                     w.out[0] = w.grad[0];

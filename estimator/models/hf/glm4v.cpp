@@ -41,9 +41,8 @@ class Glm4vVisionEmbeddings final : public Module<Glm4vVisionEmbeddings> {
     const X pos_embed_weight = position_embedding.weight();
     X pos_embed_2d = pos_embed_weight.view({side_, side_, -1}).permute({2, 0, 1}).unsqueeze(0).to(DType::float32);
     X token_positions = arange(embeddings.size(0));
-    X seq_ids = aten(
-        "sum", {Tensor(aten("ge", {Tensor(token_positions.unsqueeze(0)), Tensor(aten("cumsum", {Tensor(lengths), I{0}}).unsqueeze(1))})),
-                list_of(Dims{0})});
+    X reached = aten("ge", {Tensor(token_positions.unsqueeze(0)), Tensor(aten("cumsum", {Tensor(lengths), I{0}}).unsqueeze(1))});
+    X seq_ids = aten("sum", {Tensor(std::move(reached)), list_of(Dims{0})});
     auto shape_of = [&](I column) {
       return aten("index", {Tensor(image_shapes.select(1, column)), make_list({Tensor(seq_ids)})}).to(DType::float32);
     };

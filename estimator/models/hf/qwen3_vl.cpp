@@ -60,7 +60,9 @@ X remainder(const X& x, I other) { return aten("remainder", {Tensor(x), other});
 /// _interpolation_axis_taps_weights (vision_utils.py), bilinear with aligned corners: [positions, 2] each.
 Pair interpolation_axis_taps_weights(X index, const X& size, I side) {
   index = index.to(DType::float32);
-  X src = index.mul(side - 1).div(X(aten("clamp_min", {Tensor(size.sub(1)), I{1}})));
+  X src = index.mul(side - 1), most = size.sub(1);
+  most = aten("clamp_min", {Tensor(std::move(most)), I{1}});
+  src = std::move(src).div(std::move(most));
   X floor = aten("floor", {Tensor(src)});
   X offsets = arange(2);
   X raw_taps = floor.to(DType::int64).unsqueeze(1).add(offsets);
@@ -83,8 +85,13 @@ Pair interpolation_indices_and_weights(const X& grid_thw, const Grid& grid, I si
     ends.reset();
     starts = repeat_interleave(std::move(padded), counts, total);
   }
-  aten("sum", {Tensor(counts)});
-  X within = remainder(arange(total).sub(starts), heights.mul(widths));
+  X within;
+  {
+    X length = aten("sum", {Tensor(counts)});
+    within = arange(total);
+  }
+  within = std::move(within).sub(starts);
+  within = remainder(within, heights.mul(widths));
   X blocks_w = floor_divide(widths, merge);
   X in_col = remainder(within, merge);
   X in_row = remainder(floor_divide(within, merge), merge);
