@@ -47,11 +47,13 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
                                  "intermediate_layers_indices": [0, 2], "vision_output_dim": 144}}, 2, 40, 1),
     "git": ("GitForCausalLM", "image-text-to-text", {"model_type": "git", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
             "vision_config": VISION}, 2, 40, 1),
+    "voxtral": ("VoxtralForConditionalGeneration", "seq2seq", {"model_type": "voxtral", "audio_token_id": 0, "text_config": TEXT | {"head_dim": 16},
+                "audio_config": {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 16, "max_source_positions": 40}}, 2, 40, 1),
     "llama4": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1),
     "llama4-tiles": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1, "100x150"),
     "llama4-text": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 0),
 }
-selected = []
+selected, told_masks = [], []  # counts for backward, and for forward
 PIXELS = {"llama4-tiles": 7}  # tiles of an image: two by three, and the whole one
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
 
@@ -60,16 +62,20 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
     """The arguments of forward, in the order of the processor; labels last."""
     _, task, config, own_batch, own_seq, images, *_ = MODELS[name]
     batch, seq = batch or own_batch, seq or own_seq
-    side = config["vision_config"]["image_size"]
+    side = config.get("vision_config", {}).get("image_size")
     made = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
     if name in ("paligemma", "gemma3"):
         made["token_type_ids"] = torch.zeros(batch, seq, dtype=torch.long)
     if name == "mllama":
         made |= {"pixel_values": torch.zeros(batch, images, 4, 3, side, side, dtype=dtype), "aspect_ratio_ids": torch.ones(batch, images, dtype=torch.long),
                  "aspect_ratio_mask": torch.ones(batch, images, 4, dtype=torch.long), "cross_attention_mask": torch.ones(batch, seq, images, 4, dtype=torch.long)}
+    elif name == "voxtral":
+        audio = config["audio_config"]
+        made["input_features"] = torch.zeros(batch, audio["num_mel_bins"], 2 * audio["max_source_positions"], dtype=dtype)
+        told_masks.append(batch * audio["max_source_positions"] * audio["hidden_size"] // audio["intermediate_size"] * config["text_config"]["hidden_size"])
     elif images:
         made["pixel_values"] = torch.zeros(batch * images * PIXELS.get(name, 1), 3, side, side, dtype=dtype)
-    if training and task == "image-text-to-text":
+    if training and task != "zero-shot-image-cls":
         made["labels"] = torch.zeros(batch, seq, dtype=torch.long)
     return made
 
@@ -115,6 +121,8 @@ def measured(model, host, precision, training, options):
             optimizer.zero_grad()
             end(step, "zero_grad")
         with contextlib.nullcontext() if training else torch.no_grad(), amp:
+            for count in told_masks:
+                tell(count)
             out = model(**on_device, **options)
             loss = out.loss if training else None
         end(step, "forward")
@@ -138,6 +146,7 @@ def run(name, precision, attention, mode, traces=None):
     made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
     model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
     options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
+    told_masks.clear()
     result = measured(model, inputs_of(name, training, dtype), precision, training, options | {"traced": bool(traces)})
     ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}"
     if traces:
@@ -145,6 +154,8 @@ def run(name, precision, attention, mode, traces=None):
     spec = f"image-text-{name}.json"
     (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")
     arguments = [f"configs/{spec}", "--task", task, "--batch", str(batch), "--seq", str(seq), "--mode", mode, "--precision", precision, "--attn", attention]
+    if name == "voxtral":
+        arguments += ["--use-cache", "no"]
     if task == "image-text-to-text":
         arguments += ["--images", str(images), "--use-cache", "no"] + [word for size in size_of_image for word in ("--image", size)]
     if training:

@@ -117,8 +117,6 @@ class ImageTextNetwork : public Network {
     return make_tuple(std::move(items));
   }
   ImageTextModelPtr model_;
-
- private:
   const ImageTextModel::Images images_;
 };
 
