@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import transformers
 from record_generation import save_trace
-from record_image_text import CONFIG_FILES, PRECISIONS, measured, selected, tell
+from record_image_text import CONFIG_FILES, EXTRAS, PRECISIONS, measured, selected, tell, with_extra
 import record_image_text
 
 TEXT = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -104,21 +104,20 @@ def say_deepstack(model, told):
             module._deepstack_process = process
 
 
-def run(name, batch, seq, image, precision, attention, mode, checkpoint=None, traces=None):
+def run(name, batch, seq, image, precision, attention, mode, extra="", traces=None):
     cls, config = MODELS[name]
     spec = f"image-grid-{name}.json"
     if config is None:
         config = json.loads((CONFIG_FILES / spec).read_text())
     training, dtype = mode == "train", PRECISIONS[precision]
     model = getattr(transformers, cls)._from_config(transformers.AutoConfig.for_model(**json.loads(json.dumps(config))), dtype=dtype, attn_implementation=attention).train(training)
-    if checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
     vision = model.config.vision_config
     if image and vision.patch_size == 16:
         image = {"252x336": "256x320", "224x336": "224x320"}[image]
     told = Told(batch, seq, image, vision)
     say(told)
     say_deepstack(model, told)
+    model = with_extra(model, extra)
     host = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
     if image:
         width = vision.in_channels * vision.temporal_patch_size * vision.patch_size ** 2
@@ -127,7 +126,7 @@ def run(name, batch, seq, image, precision, attention, mode, checkpoint=None, tr
     if training:
         host["labels"] = torch.zeros(batch, seq, dtype=torch.long)
     result = measured(model, host, precision, training, {"use_cache": not training, "traced": bool(traces)})
-    ident = f"images in grids: {name} batch={batch} seq={seq} image={image or 'none'} mode={mode} precision={precision} attention={attention}" + (" checkpoint" if checkpoint else "")
+    ident = f"images in grids: {name} batch={batch} seq={seq} image={image or 'none'} mode={mode} precision={precision} attention={attention}" + (f" {extra}" if extra else "")
     if traces:
         save_trace(traces, ident)
     (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")
@@ -135,7 +134,7 @@ def run(name, batch, seq, image, precision, attention, mode, checkpoint=None, tr
                  "--use-cache", "no" if training else "yes"]
     arguments += ["--image", image, "--images", "1"] if image else ["--images", "0"]
     arguments += ["--optimizer", "adamw"] if training else []
-    arguments += ["--checkpoint", "full"] if checkpoint else []
+    arguments += ["--freeze", "*visual*"] if extra == "freeze" else EXTRAS.get(extra, [])
     return {"set": "images in grids", "id": ident, "arguments": arguments + ["--gpu", "a100-80gb", "--torch-version", "2.15"]} | result
 
 
@@ -143,13 +142,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--only", type=int, help="the number of one run")
+    parser.add_argument("--extras", help="joined by +: " + ", ".join(EXTRAS))
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     record_image_text.prepare()
     torch.Tensor.prod = torch.Tensor.sum  # the same allocations, without a kernel that is compiled at run time
     plain = torch.Tensor.tolist, torch.Tensor.item, torch.repeat_interleave, torch.arange
     for name in options.names or MODELS:
-        for number, case in enumerate(RUNS):
+        for number, case in enumerate(RUNS + [(2, 160, "224x336", "bf16", "sdpa", "train", extra) for extra in (options.extras or "").split("+") if extra]):
             if options.only is None or options.only == number:
                 torch.Tensor.tolist, torch.Tensor.item, torch.repeat_interleave, torch.arange = plain
                 print(json.dumps(run(name, *case, traces=options.traces), separators=(",", ":")), flush=True)

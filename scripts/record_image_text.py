@@ -55,6 +55,10 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
 }
 selected, told_masks = [], []  # counts for backward, and for forward
 PIXELS = {"llama4-tiles": 7}  # tiles of an image: two by three, and the whole one
+EXTRAS = {  # memest's options
+    "checkpoint": ["--checkpoint", "full"], "reentrant": ["--checkpoint", "full,reentrant"], "lora": ["--lora", "r=8,alpha=16,targets=q_proj+v_proj"],
+    "lora-checkpoint": ["--lora", "r=8,alpha=16,targets=all-linear", "--checkpoint", "full"], "freeze": ["--freeze", "*vision*"],
+}
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
 
 
@@ -91,6 +95,21 @@ def masked_scatter(self, mask, source, scatter=torch.Tensor.masked_scatter):
     if source.requires_grad:
         selected.append(source.numel())
     return scatter(self, mask, source)
+
+
+def with_extra(model, extra):
+    """As a user trains it: adapters, checkpoints of the layers, or a vision model that is not trained."""
+    if extra.startswith("lora"):
+        import peft
+        model = peft.get_peft_model(model, peft.LoraConfig(r=8, lora_alpha=16, target_modules="all-linear" if "checkpoint" in extra else ["q_proj", "v_proj"]))
+    if "checkpoint" in extra or extra == "reentrant":
+        model.gradient_checkpointing_enable({"use_reentrant": extra == "reentrant"})
+        if extra.startswith("lora"):
+            model.enable_input_require_grads()
+    for name, parameter in model.named_parameters() if extra == "freeze" else ():
+        if "vision" in name or "visual" in name:
+            parameter.requires_grad = False
+    return model
 
 
 def measured(model, host, precision, training, options):
@@ -140,15 +159,16 @@ def measured(model, host, precision, training, options):
                        "optimizer_state_bytes": size(state)}, "phases": phases, "reserved": reserved}
 
 
-def run(name, precision, attention, mode, traces=None):
+def run(name, precision, attention, mode, extra="", traces=None):
     cls, task, config, batch, seq, images, *size_of_image = MODELS[name]
     training, dtype = mode == "train", PRECISIONS[precision]
     made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
     model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
+    model = with_extra(model, extra)
     options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
     told_masks.clear()
     result = measured(model, inputs_of(name, training, dtype), precision, training, options | {"traced": bool(traces)})
-    ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}"
+    ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}" + (f" {extra}" if extra else "")
     if traces:
         save_trace(traces, ident)
     spec = f"image-text-{name}.json"
@@ -160,6 +180,7 @@ def run(name, precision, attention, mode, traces=None):
         arguments += ["--images", str(images), "--use-cache", "no"] + [word for size in size_of_image for word in ("--image", size)]
     if training:
         arguments += ["--optimizer", "adamw"]
+    arguments += EXTRAS.get(extra, [])
     return {"set": "images and text", "id": ident, "arguments": arguments + ["--gpu", "a100-80gb", "--torch-version", "2.15"]} | result
 
 
@@ -173,17 +194,18 @@ def prepare():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path)
-    parser.add_argument("--only", help="fp32, amp-bf16 or bf16")
+    parser.add_argument("--only", help="runs with this word: fp32, infer, lora ...")
+    parser.add_argument("--extras", help="joined by +: " + ", ".join(EXTRAS))
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     prepare()
     for name in options.names or MODELS:
-        for case in RUNS:
-            if options.only and case[0] != options.only:
+        for case in RUNS + [("bf16", "sdpa", "train", extra) for extra in (options.extras or "").split("+") if extra]:
+            if options.only and options.only not in case:
                 continue
             if name == "git" and case[1] == "sdpa":  # eager attention alone
                 case = (case[0], "eager", case[2])
-            print(json.dumps(run(name, *case, options.traces), separators=(",", ":")), flush=True)
+            print(json.dumps(run(name, *case, traces=options.traces), separators=(",", ":")), flush=True)
 
 
 if __name__ == "__main__":
