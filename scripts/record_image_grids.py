@@ -5,6 +5,7 @@ As record_image_text.py. What a stand-in for a CUDA device cannot read back is s
 totals that sizes on the device are read from.
 """
 import argparse
+import gc
 import json
 import sys
 from pathlib import Path
@@ -118,6 +119,10 @@ def run(name, batch, seq, image, precision, attention, mode, extra="", traces=No
     say(told)
     say_deepstack(model, told)
     model = with_extra(model, extra)
+    if traces:
+        torch.cuda.memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
+    gc.collect()
+    torch.cuda.empty_cache()
     host = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
     if image:
         width = vision.in_channels * vision.temporal_patch_size * vision.patch_size ** 2
@@ -125,7 +130,7 @@ def run(name, batch, seq, image, precision, attention, mode, extra="", traces=No
                  "image_grid_thw": torch.ones(told.images, 3, dtype=torch.long)}
     if training:
         host["labels"] = torch.zeros(batch, seq, dtype=torch.long)
-    result = measured(model, host, precision, training, {"use_cache": not training, "traced": bool(traces)})
+    result = measured(model, host, precision, training, {"use_cache": not training})
     ident = f"images in grids: {name} batch={batch} seq={seq} image={image or 'none'} mode={mode} precision={precision} attention={attention}" + (f" {extra}" if extra else "")
     if traces:
         save_trace(traces, ident)

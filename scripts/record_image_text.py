@@ -12,6 +12,7 @@ import ctypes
 import gc
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -58,6 +59,8 @@ PIXELS = {"llama4-tiles": 7}  # tiles of an image: two by three, and the whole o
 EXTRAS = {  # memest's options
     "checkpoint": ["--checkpoint", "full"], "reentrant": ["--checkpoint", "full,reentrant"], "lora": ["--lora", "r=8,alpha=16,targets=q_proj+v_proj"],
     "lora-checkpoint": ["--lora", "r=8,alpha=16,targets=all-linear", "--checkpoint", "full"], "freeze": ["--freeze", "*vision*"],
+    "nf4": ["--quant", "nf4,compute=bf16"], "int8-lora": ["--quant", "int8", "--lora", "r=8,alpha=16,targets=q_proj+v_proj"],
+    "nf4-kbit-lora": ["--quant", "nf4,compute=bf16", "--kbit-training", "--lora", "r=8,alpha=16,targets=q_proj+v_proj"],
 }
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
 
@@ -99,8 +102,10 @@ def masked_scatter(self, mask, source, scatter=torch.Tensor.masked_scatter):
 
 def with_extra(model, extra):
     """As a user trains it: adapters, checkpoints of the layers, or a vision model that is not trained."""
-    if extra.startswith("lora"):
+    if "lora" in extra:
         import peft
+        if "kbit" in extra:
+            model = peft.prepare_model_for_kbit_training(model)
         model = peft.get_peft_model(model, peft.LoraConfig(r=8, lora_alpha=16, target_modules="all-linear" if "checkpoint" in extra else ["q_proj", "v_proj"]))
     if "checkpoint" in extra or extra == "reentrant":
         model.gradient_checkpointing_enable({"use_reentrant": extra == "reentrant"})
@@ -112,13 +117,19 @@ def with_extra(model, extra):
     return model
 
 
+def quantised(model, extra, attention):
+    """As from_pretrained loads it onto the device."""
+    four_bit = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": torch.bfloat16}
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return type(model).from_pretrained(folder, quantization_config=transformers.BitsAndBytesConfig(**(four_bit if "nf4" in extra else {"load_in_8bit": True})),
+                                           device_map={"": 0}, dtype=model.dtype, attn_implementation=attention)
+
+
 def measured(model, host, precision, training, options):
     """Three steps of it: states, phases, the most reserved."""
-    gc.collect()
-    memory.empty_cache()
-    if options.pop("traced", False):
-        memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
-    model.to("cuda")
+    if not hasattr(model, "hf_device_map"):
+        model.to("cuda")
     parameters, buffers = list(model.parameters()), list(model.buffers())
     optimizer = torch.optim.AdamW(p for p in parameters if p.requires_grad) if training else None
     memory.reset_peak_memory_stats()
@@ -164,10 +175,18 @@ def run(name, precision, attention, mode, extra="", traces=None):
     training, dtype = mode == "train", PRECISIONS[precision]
     made = transformers.AutoConfig.for_model(**json.loads(json.dumps(config)))
     model = getattr(transformers, cls)._from_config(made, dtype=dtype, attn_implementation=attention).train(training)
+    gc.collect()
+    memory.empty_cache()
+    if traces:
+        memory._record_memory_history(max_entries=1000000, context=None, stacks="python")
+    if "nf4" in extra or "int8" in extra:
+        model = quantised(model, extra, attention).train(training)
     model = with_extra(model, extra)
     options = {"return_loss": training} if task == "zero-shot-image-cls" else {"use_cache": False}
     told_masks.clear()
-    result = measured(model, inputs_of(name, training, dtype), precision, training, options | {"traced": bool(traces)})
+    result = measured(model, inputs_of(name, training, dtype), precision, training, options)
+    if "nf4" in extra or "int8" in extra:
+        del result["states"]["parameters_bytes"]  # memest counts the scales of quantised weights, too
     ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}" + (f" {extra}" if extra else "")
     if traces:
         save_trace(traces, ident)
@@ -200,7 +219,7 @@ def main():
     options = parser.parse_args()
     prepare()
     for name in options.names or MODELS:
-        for case in RUNS + [("bf16", "sdpa", "train", extra) for extra in (options.extras or "").split("+") if extra]:
+        for case in RUNS + [("bf16", "sdpa", "infer" if extra == "nf4" else "train", extra) for extra in (options.extras or "").split("+") if extra]:
             if options.only and options.only not in case:
                 continue
             if name == "git" and case[1] == "sdpa":  # eager attention alone

@@ -244,7 +244,7 @@ class HfModel final : public nn::Model {
   bool checkpoints_itself() const override { return true; }
   bool is_transformers() const override { return true; }
   std::string output_embeddings() const override {
-    for (const char* head : {"lm_head", "embed_out"})
+    for (const char* head : {"lm_head", "embed_out", "language_model.lm_head"})
       if (root->find(head)) return head;
     return {};
   }
@@ -400,6 +400,7 @@ class HfConfig final : public Reader {
     hf::release() = release;
     hf::NetworkPtr network = made.make(config, o);
     if (o.chunked_loss) check_chunked_loss(*network, model_type);
+    check_images(*network, *family, o, options);
     auto model = std::make_unique<HfModel>(network, config, o, cache_kind(options, o), release);
     model->kind = name;
     model->file_dtype = file_dtype;
@@ -442,6 +443,23 @@ class HfConfig final : public Reader {
   }
 
  private:
+  /// --images of a class that takes none, or one.
+  static void check_images(const hf::Network& network, const hf::Family& family, const hf::Options& o, const ReadOptions& options) {
+    const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "images"; });
+    const auto sizes = network.default_sizes();
+    if (!given || o.images == 0 || o.task == hf::Task::image_text_to_text ||
+        std::any_of(sizes.begin(), sizes.end(), [](auto& size) { return size.first == "images"; }))
+      return;
+    if (o.task == hf::Task::zero_shot_image_cls) {
+      if (o.images == 1) return;
+      throw Error(fmt::format("--images {}: {} takes as many images as texts", o.images, network.type()),
+                  "leave it out, --batch is of both");
+    }
+    const bool other =
+        std::any_of(family.classes.begin(), family.classes.end(), [](auto& c) { return c.task == hf::Task::image_text_to_text; });
+    throw Error(fmt::format("--images {}: {} takes no images beside text", o.images, network.type()),
+                other ? "--task image-text-to-text builds the class that does" : "leave it out");
+  }
   /// --loss chunked: transformers/monkey_patch.py of liger_kernel 0.8.5 says which families it knows.
   static void check_chunked_loss(const hf::Network& network, const std::string& model_type) {
     static const std::set<std::string> kPatched{"llama",       "mistral",  "ministral",   "mixtral",   "gemma",       "gemma2",

@@ -479,7 +479,7 @@ class MllamaModel final : public ImageTextModel {
   /// _prepare_cross_attention_mask
   void prepare_cross_attention_mask(CrossAttention& cross, X cross_attention_mask) const {
     const I batch_size = cross_attention_mask.size(0), text_total_length = cross_attention_mask.size(1);
-    const DType dtype = multi_modal_projector->weight().dtype();
+    const DType dtype = vision_model->own_parameters()[0].second.dtype();  // self.dtype: that of the first parameter
     cross_attention_mask = aten("repeat_interleave", {Tensor(cross_attention_mask), v_.patches(), I{3}});
     cross_attention_mask = cross_attention_mask.view({batch_size, text_total_length, -1});
     cross_attention_mask = cross_attention_mask.unsqueeze(1);

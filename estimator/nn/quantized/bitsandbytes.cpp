@@ -361,7 +361,8 @@ class Weight8bit final : public BitsandbytesWeight, public std::enable_shared_fr
   /// Linear8bitLt.forward
   Tensor linear(T input, T, T bias) override {
     if (input.dim() != 2 && input.dim() != 3)
-      throw Error("bitsandbytes multiplies int8 matrices of two or three dimensions, found " + describe(input));
+      throw Error("bitsandbytes multiplies int8 matrices of two or three dimensions, found " + describe(input),
+                  "use --quant nf4, or leave the layer as it is with --quant int8,skip=NAME");
     const Tensor b = bias_as(bias, input.dtype());
     return matmul_8bit(input, b);
   }
