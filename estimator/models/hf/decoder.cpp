@@ -95,7 +95,7 @@ Pair DecoderAttention::forward(X hidden_states, const LayerCall& call) {
       attend(f, {.mask = call.mask, .groups = groups_, .dropout = training ? dropout_ : 0.0, .training = training});
   attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
   attn_output = output(std::move(attn_output));
-  return {attn_output, attn_weights};
+  return leave(Pair(attn_output, attn_weights), f.query, f.key, f.value);
 }
 
 namespace {

@@ -35,7 +35,8 @@ X position_ids_of(const X& input_ids, bool cached) {
   X incremental_indices = aten("cumsum", {Tensor(mask), I{1}}).to(DType::int32);
   if (cached) incremental_indices = incremental_indices.add(0);
   incremental_indices = std::move(incremental_indices).mul(mask);
-  return incremental_indices.to(DType::int64).add(1);
+  X position_ids = incremental_indices.to(DType::int64).add(1);
+  return leave(position_ids, mask, incremental_indices);
 }
 
 Pair bert_eager_attention_forward(X query, X key, X value, AttentionCall call) {
@@ -436,6 +437,11 @@ class Chain {
     for (auto& module : modules_) x = (*module)(x);
     return x;
   }
+  /// `x` is the name under which the frame keeps what the last module gets.
+  X last_of(X& x) const {
+    for (std::size_t i = 0; i + 1 < modules_.size(); ++i) x = (*modules_[i])(x);
+    return (*modules_.back())(x);
+  }
 
  private:
   std::vector<UnaryPtr> modules_;
@@ -611,7 +617,8 @@ class EncoderForTokenClassification final : public EncoderNetwork {
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto outputs = (*model_)(batch.input);
-    X logits = head_(outputs.last_hidden_state);
+    X sequence_output = outputs.last_hidden_state;
+    X logits = head_.last_of(sequence_output);
     X loss;
     if (batch.labels) loss = flat_cross_entropy(logits, batch.labels, num_labels(s_->c.file));
     return {model_output({loss, logits}), loss};

@@ -141,7 +141,9 @@ X Experts::grouped_mm(const X& hidden_states, const X& top_k_index, const X& top
   aten("index_put_", {Tensor(inv_perm), make_list({Tensor(perm)}), Tensor(arange(perm.size(0)))});
   weighted_out = index(weighted_out, inv_perm);
   X final_hidden_states = weighted_out.view({num_tokens, num_top_k, hidden_dim}).sum(1);
-  return final_hidden_states.to(hidden_states.dtype());
+  X result = final_hidden_states.to(hidden_states.dtype());
+  return leave(result, sample_weights, expert_ids, expert_ids_g, perm, selected_hidden_states_g, sample_weights_g, histc_input,
+               tokens_per_expert, offsets, selected_biases, proj_out, weighted_out, inv_perm);
 }
 
 // models/mixtral/modeling_mixtral.py MixtralExperts.forward; how many tokens an expert gets is assumed.

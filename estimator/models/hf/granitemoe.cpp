@@ -1,4 +1,4 @@
-// models/granitemoe and minimax_m2.
+// models/granitemoe, granitemoeshared and minimax_m2.
 #include "models/hf/granitemoe.h"
 
 #include "models/hf/late_mlp.h"
@@ -50,34 +50,103 @@ class GraniteBlock final : public Unary {
   std::shared_ptr<GraniteRouter> router_;
   std::shared_ptr<Experts> experts_;
 };
+
+class SharedMLP final : public Unary {
+ public:
+  SharedMLP(const DecoderConfig& c, const std::string& prefix, I intermediate)
+      : Unary(prefix + "MLP"),
+        activation(child<Activation>("activation", c.act)),
+        input_linear(child<Linear>("input_linear", c.hidden, checked_mul(intermediate, 2), false)),
+        output_linear(child<Linear>("output_linear", intermediate, c.hidden, false)) {}
+
+ protected:
+  X forward(X hidden_states) override {
+    hidden_states = input_linear(hidden_states);
+    const std::vector<X> chunked_hidden_states = hidden_states.chunk(2, -1);
+    hidden_states = activation(chunked_hidden_states[0]).mul(chunked_hidden_states[1]);
+    hidden_states = output_linear(hidden_states);
+    return hidden_states;
+  }
+
+ private:
+  Activation& activation;
+  Linear &input_linear, &output_linear;
+};
 }  // namespace
 
+UnaryPtr make_granite_shared_mlp(const DecoderConfig& c, const std::string& prefix) {
+  return std::make_shared<SharedMLP>(c, prefix, c.file.size("shared_intermediate_size"));
+}
 UnaryPtr make_granite_block(const DecoderConfig& c, const std::string& prefix) {
   return std::make_shared<GraniteBlock>(c, prefix, MoeSizes(c, kFields));
 }
 
 namespace {
 
-NetworkPtr granitemoe(const Config& config, const Options& o) {
+DecoderForm granite_moe_form(const std::string& prefix, std::function<DecoderLayerPtr(const DecoderConfig& c, I layer)> layer) {
   DecoderForm f;
-  f.prefix = "GraniteMoe";
-  f.norm_type = "GraniteMoeRMSNorm";
-  f.layer = [](const DecoderConfig& c, I i) {
-    LayerForm form;
-    form.type = "GraniteMoeDecoderLayer";
-    form.norm_type = "GraniteMoeRMSNorm";
-    form.multiplier = true;
-    form.mlp = "block_sparse_moe";
-    const bool b = c.attention_bias;
-    return make_layer_with_late_mlp(c, form, make_attention(c, i, "GraniteMoeAttention", {b, b, b, b}),
-                                    make_granite_block(c, "GraniteMoe"));
-  };
-  f.rotary = [](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>("GraniteMoeRotaryEmbedding", c.file, c.head_dim); };
+  f.prefix = prefix;
+  f.norm_type = prefix + "RMSNorm";
+  f.layer = std::move(layer);
+  f.rotary = [prefix](const DecoderConfig& c) { return std::make_shared<RotaryEmbedding>(prefix + "RotaryEmbedding", c.file, c.head_dim); };
   f.after_embedding = [](X x, const DecoderConfig&) { return x.mul(1.0); };
   f.logits = [](X logits, const DecoderConfig&) { return logits.div(1.0); };
   f.aux_loss = load_balancing(kFields);
-  return make_decoder(config, o, std::move(f));
+  return f;
 }
+DecoderLayerPtr granite_moe_layer(const DecoderConfig& c, I i, const std::string& prefix) {
+  LayerForm form;
+  form.type = prefix + "DecoderLayer";
+  form.norm_type = prefix + "RMSNorm";
+  form.multiplier = true;
+  form.mlp = "block_sparse_moe";
+  const bool b = c.attention_bias;
+  return make_layer_with_late_mlp(c, form, make_attention(c, i, prefix + "Attention", {b, b, b, b}), make_granite_block(c, prefix));
+}
+NetworkPtr granitemoe(const Config& config, const Options& o) {
+  return make_decoder(config, o,
+                      granite_moe_form("GraniteMoe", [](const DecoderConfig& c, I i) { return granite_moe_layer(c, i, "GraniteMoe"); }));
+}
+
+/// GraniteMoeSharedDecoderLayer where there is a shared MLP.
+class SharedLayer final : public DecoderLayer {
+ public:
+  SharedLayer(const DecoderConfig& c, I i, const std::string& prefix) : DecoderLayer(prefix + "DecoderLayer", c.options) {
+    const bool b = c.attention_bias;
+    self_attn = register_module("self_attn", make_attention(c, i, prefix + "Attention", {b, b, b, b}));
+    input_layernorm = register_module("input_layernorm", make_norm(Norm::llama, c.hidden, prefix + "RMSNorm"));
+    post_attention_layernorm = register_module("post_attention_layernorm", make_norm(Norm::llama, c.hidden, prefix + "RMSNorm"));
+    block_sparse_moe = register_module("block_sparse_moe", make_granite_block(c, prefix));
+    shared_mlp = register_module("shared_mlp", make_granite_shared_mlp(c, prefix));
+  }
+
+ protected:
+  X forward(X hidden_states, const LayerCall& call) override {
+    X residual = hidden_states, weights;
+    hidden_states = (*input_layernorm)(hidden_states);
+    std::tie(hidden_states, weights) = (*self_attn)(hidden_states, call);
+    hidden_states = residual.add(hidden_states.mul(1.0));
+    residual = hidden_states;
+    hidden_states = (*post_attention_layernorm)(hidden_states);
+    X moe_hidden_states = (*block_sparse_moe)(hidden_states);
+    hidden_states = moe_hidden_states.add((*shared_mlp)(hidden_states));
+    hidden_states = residual.add(hidden_states.mul(1.0));
+    return hidden_states;
+  }
+
+ private:
+  MixerPtr self_attn;
+  UnaryPtr input_layernorm, post_attention_layernorm, block_sparse_moe, shared_mlp;
+};
+NetworkPtr granitemoeshared(const Config& config, const Options& o) {
+  return make_decoder(config, o, granite_moe_form("GraniteMoeShared", [](const DecoderConfig& c, I i) -> DecoderLayerPtr {
+                        if (c.file.integer_or("shared_intermediate_size", 0) == 0) return granite_moe_layer(c, i, "GraniteMoeShared");
+                        return std::make_shared<SharedLayer>(c, i, "GraniteMoeShared");
+                      }));
+}
+const Family granitemoeshared_family{
+    {"granitemoeshared"},
+    {{Task::causal_lm, "GraniteMoeSharedForCausalLM", granitemoeshared}, {Task::base, "GraniteMoeSharedModel", granitemoeshared}}};
 const Family granitemoe_family{{"granitemoe"},
                                {{Task::causal_lm, "GraniteMoeForCausalLM", granitemoe}, {Task::base, "GraniteMoeModel", granitemoe}}};
 

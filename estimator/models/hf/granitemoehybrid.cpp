@@ -20,28 +20,6 @@ class GraniteMoeHybridAttention final : public DecoderAttention {
   }
 };
 
-class GraniteMoeHybridMLP final : public Unary {
- public:
-  GraniteMoeHybridMLP(const DecoderConfig& c, I intermediate)
-      : Unary("GraniteMoeHybridMLP"),
-        activation(child<Activation>("activation", c.act)),
-        input_linear(child<Linear>("input_linear", c.hidden, checked_mul(intermediate, 2), false)),
-        output_linear(child<Linear>("output_linear", intermediate, c.hidden, false)) {}
-
- protected:
-  X forward(X hidden_states) override {
-    hidden_states = input_linear(hidden_states);
-    const std::vector<X> chunked_hidden_states = hidden_states.chunk(2, -1);
-    hidden_states = activation(chunked_hidden_states[0]).mul(chunked_hidden_states[1]);
-    hidden_states = output_linear(hidden_states);
-    return hidden_states;
-  }
-
- private:
-  Activation& activation;
-  Linear &input_linear, &output_linear;
-};
-
 class GraniteMoeHybridDecoderLayer final : public DecoderLayer {
  public:
   GraniteMoeHybridDecoderLayer(const DecoderConfig& c, I layer) : DecoderLayer("GraniteMoeHybridDecoderLayer", c.options) {
@@ -49,7 +27,7 @@ class GraniteMoeHybridDecoderLayer final : public DecoderLayer {
     post_attention_layernorm = register_module("post_attention_layernorm", make_norm(Norm::llama, c.hidden, "GraniteMoeHybridRMSNorm"));
     if (c.file.integer_or("num_local_experts", 0) > 0)
       block_sparse_moe = register_module("block_sparse_moe", make_granite_block(c, kPrefix));
-    shared_mlp = register_module("shared_mlp", std::make_shared<GraniteMoeHybridMLP>(c, c.file.size("shared_intermediate_size")));
+    shared_mlp = register_module("shared_mlp", make_granite_shared_mlp(c, kPrefix));
     if (c.layer_types[std::size_t(layer)] == "full_attention")
       mixer_ = register_module("self_attn", std::make_shared<GraniteMoeHybridAttention>(c, layer));
     else

@@ -1,17 +1,20 @@
-// models/lfm2 and models/lfm3: short convolutions, with attention in some layers.
+// models/lfm2, lfm2_moe and lfm3: short convolutions, with attention in some layers.
 #include "models/hf/decoder.h"
 #include "models/hf/linear_attention.h"
+#include "models/hf/moe.h"
 #include "models/hf/rotate.h"
+#include "ops/indexing.h"
 
 namespace memest::hf {
 namespace {
 
 class Lfm2Attention final : public DecoderAttention {
  public:
-  Lfm2Attention(const DecoderConfig& c, I layer) : DecoderAttention(c, layer, "Lfm2Attention", {}, "out_proj") {
+  Lfm2Attention(const DecoderConfig& c, I layer, const std::string& prefix)
+      : DecoderAttention(c, layer, prefix + "Attention", {}, "out_proj") {
     dropout_ = 0;
-    q_layernorm_ = register_module("q_layernorm", make_norm(Norm::llama, head_dim_, "Lfm2RMSNorm"));
-    k_layernorm_ = register_module("k_layernorm", make_norm(Norm::llama, head_dim_, "Lfm2RMSNorm"));
+    q_layernorm_ = register_module("q_layernorm", make_norm(Norm::llama, head_dim_, prefix + "RMSNorm"));
+    k_layernorm_ = register_module("k_layernorm", make_norm(Norm::llama, head_dim_, prefix + "RMSNorm"));
   }
 
  protected:
@@ -85,14 +88,15 @@ class LfmMLP final : public Unary {
 
 class Lfm2DecoderLayer final : public DecoderLayer {
  public:
-  Lfm2DecoderLayer(const DecoderConfig& c, I layer, I intermediate) : DecoderLayer("Lfm2DecoderLayer", c.options) {
+  Lfm2DecoderLayer(const DecoderConfig& c, I layer, const std::string& prefix, UnaryPtr feed_forward)
+      : DecoderLayer(prefix + "DecoderLayer", c.options) {
     if (c.layer_types[std::size_t(layer)] != "conv")
-      operator_ = register_module("self_attn", std::make_shared<Lfm2Attention>(c, layer));
+      operator_ = register_module("self_attn", std::make_shared<Lfm2Attention>(c, layer, prefix));
     else
-      operator_ = register_module("conv", std::make_shared<ShortConv>(c, layer, "Lfm2ShortConv"));
-    feed_forward_ = register_module("feed_forward", std::make_shared<LfmMLP>("Lfm2MLP", c.hidden, intermediate));
-    operator_norm_ = register_module("operator_norm", make_norm(Norm::llama, c.hidden, "Lfm2RMSNorm"));
-    ffn_norm_ = register_module("ffn_norm", make_norm(Norm::llama, c.hidden, "Lfm2RMSNorm"));
+      operator_ = register_module("conv", std::make_shared<ShortConv>(c, layer, prefix + "ShortConv"));
+    feed_forward_ = register_module("feed_forward", std::move(feed_forward));
+    operator_norm_ = register_module("operator_norm", make_norm(Norm::llama, c.hidden, prefix + "RMSNorm"));
+    ffn_norm_ = register_module("ffn_norm", make_norm(Norm::llama, c.hidden, prefix + "RMSNorm"));
   }
 
  protected:
@@ -110,23 +114,102 @@ class Lfm2DecoderLayer final : public DecoderLayer {
   UnaryPtr feed_forward_, operator_norm_, ffn_norm_;
 };
 
+/// The width of lfm2's MLPs, as its layers adjust it.
+I adjusted_width(const DecoderConfig& c) {
+  I width = c.intermediate;
+  if (c.file.boolean_or("block_auto_adjust_ff_dim", true)) {
+    width = 2 * width / 3;
+    if (auto multiplier = c.file.number_if("block_ffn_dim_multiplier")) {
+      const I unit = c.file.size_or("block_multiple_of", 256);
+      width = I(*multiplier * double(width));
+      width = unit * ceil_div(width, unit);
+    }
+  }
+  if (width < 1) throw c.file.error("intermediate_size", "the layers' width comes to " + std::to_string(width));
+  return width;
+}
+
+/// Lfm2MoeTopKRouter, which gets the block's bias.
+class Lfm2MoeRouter final : public Module<Lfm2MoeRouter> {
+ public:
+  Lfm2MoeRouter(const DecoderConfig& c, const MoeSizes& sizes)
+      : Module("Lfm2MoeTopKRouter"), top_k_(sizes.top_k), normalize_(c.file.boolean_or("norm_topk_prob", true)), record_(c.router_logits) {
+    new_parameter("weight", {sizes.experts, sizes.hidden});
+  }
+  Routing forward(const X& hidden_states, const X& expert_bias) {
+    X router_logits = ops::linear(hidden_states, parameter(0), {});
+    X routing_weights = router_logits.sigmoid();
+    X scores_for_routing, unused, selected_experts;
+    if (expert_bias) {
+      scores_for_routing = routing_weights.add(expert_bias);
+      std::tie(unused, selected_experts) = topk(scores_for_routing, top_k_);
+      routing_weights = X(ops::gather(routing_weights, 1, selected_experts, false)).to(router_logits.dtype());
+    } else {
+      std::tie(routing_weights, selected_experts) = topk(routing_weights, top_k_);
+    }
+    if (normalize_) routing_weights = routing_weights.div(routing_weights.sum(-1, true).add(1e-6));
+    routing_weights = routing_weights.mul(1.0);
+    if (record_ && !runtime().recomputing) record_->push_back(router_logits);
+    return leave(Routing{router_logits, routing_weights, selected_experts}, scores_for_routing, unused);
+  }
+
+ private:
+  I top_k_;
+  bool normalize_;
+  std::shared_ptr<std::vector<X>> record_;
+};
+class Lfm2MoeBlock final : public Unary {
+ public:
+  Lfm2MoeBlock(const DecoderConfig& c, const MoeSizes& sizes)
+      : Unary("Lfm2MoeSparseMoeBlock"),
+        biased_(c.file.boolean_or("use_expert_bias", true)),
+        experts_(register_module("experts", std::make_shared<Experts>(ExpertsForm{.type = "Lfm2MoeExperts",
+                                                                                  .count = sizes.experts,
+                                                                                  .per_token = sizes.top_k,
+                                                                                  .hidden = sizes.hidden,
+                                                                                  .intermediate = sizes.intermediate,
+                                                                                  .act = "silu",
+                                                                                  .act_in_call = false},
+                                                                      c.options))),
+        gate(child<Lfm2MoeRouter>("gate", c, sizes)) {
+    if (biased_) new_buffer("expert_bias", {sizes.experts}, DType::float32);
+  }
+
+ protected:
+  X forward(X hidden_states) override {
+    const Dims shape = hidden_states.sizes();
+    X hidden_states_reshaped = hidden_states.view({-1, hidden_states.size(-1)});
+    auto [logits, routing_weights, selected_experts] = gate(hidden_states_reshaped, biased_ ? X(buffer(0)) : X());
+    X final_hidden_states = (*experts_)(hidden_states_reshaped, selected_experts, routing_weights);
+    X result = final_hidden_states.reshape(shape);
+    return leave(result, hidden_states_reshaped, logits, routing_weights, selected_experts);
+  }
+
+ private:
+  bool biased_;
+  std::shared_ptr<Experts> experts_;
+  Lfm2MoeRouter& gate;
+};
+
+/// Lfm2Model and Lfm2MoeModel, which makes its mask for the cache's first layer, and its frequencies before the norm.
 class Lfm2Model final : public DecoderBody {
  public:
-  explicit Lfm2Model(std::shared_ptr<const DecoderConfig> config) : DecoderBody("Lfm2Model"), c_(std::move(config)) {
-    I width = c_->intermediate;
-    if (c_->file.boolean_or("block_auto_adjust_ff_dim", true)) {
-      width = 2 * width / 3;
-      if (auto multiplier = c_->file.number_if("block_ffn_dim_multiplier")) {
-        const I unit = c_->file.size_or("block_multiple_of", 256);
-        width = I(*multiplier * double(width));
-        width = unit * ceil_div(width, unit);
-      }
-    }
-    if (width < 1) throw c_->file.error("intermediate_size", "the layers' width comes to " + std::to_string(width));
+  explicit Lfm2Model(std::shared_ptr<const DecoderConfig> config, bool moe)
+      : DecoderBody(moe ? "Lfm2MoeModel" : "Lfm2Model"), c_(std::move(config)), moe_(moe) {
+    const std::string prefix = moe ? "Lfm2Moe" : "Lfm2";
+    const I width = moe ? c_->intermediate : adjusted_width(*c_), dense = moe ? c_->file.integer_or("num_dense_layers", 2) : c_->layers;
     embed_tokens = &child<Embedding>("embed_tokens", c_->vocab, c_->hidden);
-    layers_ = add_layers("layers", c_->layers, [&](I i) { return std::make_shared<Lfm2DecoderLayer>(*c_, i, width); });
-    rotary_emb = register_module("rotary_emb", std::make_shared<RotaryEmbedding>("Lfm2RotaryEmbedding", c_->file, c_->head_dim));
-    embedding_norm_ = register_module("embedding_norm", make_norm(Norm::llama, c_->hidden, "Lfm2RMSNorm"));
+    layers_ = add_layers("layers", c_->layers, [&](I i) {
+      UnaryPtr feed_forward;
+      if (i < dense)
+        feed_forward = std::make_shared<LfmMLP>(prefix + "MLP", c_->hidden, width);
+      else
+        feed_forward = std::make_shared<Lfm2MoeBlock>(*c_, MoeSizes(*c_, {}));
+      return std::make_shared<Lfm2DecoderLayer>(*c_, i, prefix, std::move(feed_forward));
+    });
+    rotary_emb = register_module(moe ? "pos_emb" : "rotary_emb",
+                                 std::make_shared<RotaryEmbedding>(prefix + "RotaryEmbedding", c_->file, c_->head_dim));
+    embedding_norm_ = register_module("embedding_norm", make_norm(Norm::llama, c_->hidden, prefix + "RMSNorm"));
   }
 
  protected:
@@ -149,12 +232,18 @@ class Lfm2Model final : public DecoderBody {
 
  private:
   std::shared_ptr<const DecoderConfig> c_;
+  bool moe_;
   Embedding* embed_tokens;
   std::vector<DecoderLayerPtr> layers_;
   std::shared_ptr<RotaryEmbedding> rotary_emb;
   UnaryPtr embedding_norm_;
 };
 
+void check_layer_types(const Config& config) {
+  for (auto& type : config.texts("layer_types"))
+    if (type != "full_attention" && type != "conv")
+      throw config.error("layer_types", "the types are full_attention and conv, found '" + type.substr(0, 60) + "'");
+}
 NetworkPtr lfm2(const Config& given, const Options& o) {
   Config config = given;
   if (given.has("tie_embedding")) config.set("tie_word_embeddings", *given.find("tie_embedding"));
@@ -164,17 +253,28 @@ NetworkPtr lfm2(const Config& given, const Options& o) {
   if (some) full = config.integers("full_attn_idxs");
   default_layer_types(config,
                       [&](I i) { return !some || std::find(full.begin(), full.end(), i) != full.end() ? "full_attention" : "conv"; });
-  for (auto& type : config.texts("layer_types"))
-    if (type != "full_attention" && type != "conv")
-      throw config.error("layer_types", "the types are full_attention and conv, found '" + type.substr(0, 60) + "'");
+  check_layer_types(config);
   DecoderForm f;
   f.prefix = "Lfm2";
   f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
-    return std::make_shared<Lfm2Model>(std::move(c));
+    return std::make_shared<Lfm2Model>(std::move(c), false);
   };
   return make_decoder(config, o, std::move(f));
 }
 const Family lfm2_family{{"lfm2"}, {{Task::causal_lm, "Lfm2ForCausalLM", lfm2}, {Task::base, "Lfm2Model", lfm2}}};
+
+NetworkPtr lfm2_moe(const Config& given, const Options& o) {
+  Config config = given;
+  if (given.has("tie_embedding")) config.set("tie_word_embeddings", *given.find("tie_embedding"));
+  check_layer_types(config);
+  DecoderForm f;
+  f.prefix = "Lfm2Moe";
+  f.body = [](std::shared_ptr<const DecoderConfig> c, std::shared_ptr<const DecoderForm>) {
+    return std::make_shared<Lfm2Model>(std::move(c), true);
+  };
+  return make_decoder(config, o, std::move(f));
+}
+const Family lfm2_moe_family{{"lfm2_moe"}, {{Task::causal_lm, "Lfm2MoeForCausalLM", lfm2_moe}, {Task::base, "Lfm2MoeModel", lfm2_moe}}};
 
 // ---- lfm3
 class Lfm3Attention final : public Mixer {

@@ -61,7 +61,8 @@ MaskFunction packed_sequences(X mask) {
   return [mask](const X& b, const X&, const X& q, const X& kv) {
     X queries = at(mask, b, q);
     X keys = at(mask, b, kv);
-    return compare("eq", std::move(queries), std::move(keys));
+    X same = compare("eq", queries, keys);
+    return leave(same, queries, keys);
   };
 }
 MaskFunction blockwise_overlay(X block_sequence_ids) {

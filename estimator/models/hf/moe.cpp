@@ -122,7 +122,8 @@ class GroupTopK final : public Router {
     X group_scores, group_idx, group_mask, score_mask;
     if (!form_.optional_groups || groups_ > 1) {
       const I per_group = sizes_.experts / groups_;
-      group_scores = topk(scores_for_choice.view({-1, groups_, per_group}), 2).first.sum(-1);
+      X best = topk(scores_for_choice.view({-1, groups_, per_group}), 2).first;  // topk(...)[0]: the indices are gone before the sum
+      group_scores = std::move(best).sum(-1);
       group_idx = topk(group_scores, topk_group_, false).second;
       group_mask = aten("zeros_like", {Tensor(group_scores)});
       aten("scatter_", {Tensor(group_mask), I{1}, Tensor(group_idx), I{1}});

@@ -1,5 +1,6 @@
-// models/olmo, olmo2, olmo3, exaone4: tables of the rotary embedding stay in fp32, norms after the attention and the MLP.
-#include "models/hf/decoder.h"
+// models/olmo, olmo2, olmo3, exaone4: tables of the rotary embedding stay in fp32, norms after the attention and the MLP; exaone_moe.
+#include "models/hf/llama_form.h"
+#include "models/hf/moe.h"
 #include "models/hf/rotate.h"
 
 namespace memest::hf {
@@ -135,19 +136,43 @@ NetworkPtr olmo3(const Config& given, const Options& o) {
   };
   return make_decoder(config, o, std::move(f));
 }
-NetworkPtr exaone4(const Config& given, const Options& o) {
-  Config config = given;
+/// Exaone4Config.__post_init__.
+Config with_exaone_windows(Config config) {
   // Files with layer_types may write the pattern out ("LLLG").
   const bool counts = config.has("sliding_window") && !config.has("layer_types");
   const I pattern = counts ? config.size_or("sliding_window_pattern", 4) : 0;
   default_layer_types(config, [=](I i) { return pattern > 0 && (i + 1) % pattern != 0 ? "sliding_attention" : "full_attention"; });
+  return config;
+}
+NetworkPtr exaone4(const Config& config, const Options& o) {
   DecoderForm f = post_norm_form<Exaone4Attention>("Exaone4", Norm::llama, true);
   f.masks = DecoderForm::Masks::by_layer_type;
-  return make_decoder(config, o, std::move(f));
+  return make_decoder(with_exaone_windows(config), o, std::move(f));
+}
+/// exaone4's attention under llama's layers, and deepseek's mixture after the first layers.
+NetworkPtr exaone_moe(const Config& config, const Options& o) {
+  DecoderForm f = llama_form(
+      "ExaoneMoe",
+      [](const DecoderConfig& c, I i, const std::string& type) -> MixerPtr { return std::make_shared<Exaone4Attention>(c, i, type); },
+      [](const DecoderConfig& c, I i) -> UnaryPtr {
+        auto mlp = [&](I width) { return make_gated_mlp("ExaoneMoeMLP", c.hidden, width, false, c.act); };
+        const bool listed = c.file.has("mlp_layer_types");
+        if (!(listed ? sparse_by_type(c, i, nullptr) : i >= c.file.integer_or("first_k_dense_replace", 1))) return mlp(c.intermediate);
+        const MoeSizes sizes(c, {});
+        auto experts = make_experts(c, "ExaoneMoeExperts", sizes);
+        auto gate = make_group_router(c, "ExaoneMoeTopkRouter", sizes, {});
+        auto shared = mlp(checked_mul(sizes.intermediate, c.file.size("num_shared_experts")));
+        return make_moe_block(c, {.kind = MoeBlockForm::Kind::deepseek, .type = "ExaoneMoeSparseMoEBlock"}, gate, experts, shared);
+      });
+  f.masks = DecoderForm::Masks::by_layer_type;
+  f.only_used_masks = true;
+  return make_decoder(with_exaone_windows(config), o, std::move(f));
 }
 const Family olmo_family{{"olmo"}, decoder_classes("Olmo", olmo)};
 const Family olmo2_family{{"olmo2"}, decoder_classes("Olmo2", olmo2)};
 const Family olmo3_family{{"olmo3"}, decoder_classes("Olmo3", olmo3)};
+const Family exaone_moe_family{{"exaone_moe"},
+                               {{Task::causal_lm, "ExaoneMoeForCausalLM", exaone_moe}, {Task::base, "ExaoneMoeModel", exaone_moe}}};
 const Family exaone4_family{{"exaone4"}, decoder_classes("Exaone4", exaone4, {Task::question_answering, Task::token_cls})};
 
 }  // namespace
