@@ -23,7 +23,17 @@ AUTO = {"causal-lm": "AutoModelForCausalLM", "masked-lm": "AutoModelForMaskedLM"
         "semantic-seg": "AutoModelForSemanticSegmentation", "ctc": "AutoModelForCTC", "base": "AutoModel"}
 TEXT = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
 GQA = TEXT | {"num_key_value_heads": 2}
-MODELS = {  # name: tasks, configuration, batch, and the length of a sequence or an image's side
+AUDIO = TEXT | {"vocab_size": 32, "conv_dim": [32, 32, 32], "conv_stride": [5, 2, 2], "conv_kernel": [10, 3, 3], "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+                "apply_spec_augment": False, "layerdrop": 0.0}
+EAGER = {"attention": "eager"}  # classes without sdpa
+MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an image's side, and what is another
+    "deberta": (["masked-lm", "seq-cls", "token-cls", "question-answering"], TEXT | {"model_type": "deberta", "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": -1}, 2, 40, EAGER),
+    "resnet": (["image-cls"], {"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [32, 64], "depths": [2, 2]}, 2, 64, EAGER),
+    "segformer": (["image-cls", "semantic-seg"], {"model_type": "segformer", "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 3, 4], "decoder_hidden_size": 32}, 2, 64),
+    "nemotron": (["causal-lm", "seq-cls"], GQA | {"model_type": "nemotron"}, 2, 40),
+    "ministral3": (["causal-lm", "seq-cls"], GQA | {"model_type": "ministral3", "head_dim": 16}, 2, 40),
+    "wav2vec2": (["ctc"], AUDIO | {"model_type": "wav2vec2"}, 2, 4000),
+    "hubert": (["ctc"], AUDIO | {"model_type": "hubert"}, 2, 4000),
     "esm": (["masked-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32,
             "position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": False}, 3, 40),
     "esm-1b": (["masked-lm"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "emb_layer_norm_before": True}, 3, 40),
@@ -35,6 +45,7 @@ MODELS = {  # name: tasks, configuration, batch, and the length of a sequence or
     "hunyuan-moe": (["causal-lm", "seq-cls"], GQA | {"model_type": "hunyuan_v1_moe", "num_experts": 4, "moe_topk": 2, "head_dim": 16}, 2, 40),
     "hunyuan": (["causal-lm", "seq-cls"], GQA | {"model_type": "hunyuan_v1_dense", "head_dim": 16}, 2, 40),
 }
+STAND_IN = "libcudart" in os.environ.get("LD_PRELOAD", "")  # values read back are zeros
 NO_DEFAULT = {"esm"}  # classes without sizes of their own for the vocabulary
 RUNS = [  # precision, attention, mode, cache, checkpointing
     ("fp32", "sdpa", "train", False, False), ("amp-bf16", "eager", "train", False, False), ("bf16", "sdpa", "train", False, True), ("bf16", "sdpa", "infer", True, False)]
@@ -73,7 +84,8 @@ def run(name, task, precision, attention, mode, cache, checkpoint):
             setattr(torch.nn.init, item, lambda t, *a, **k: t)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
-    _, config, batch, size, *more = MODELS[name]
+    _, config, batch, size, *other = MODELS[name]
+    attention = other[0].get("attention", attention) if other else attention
     training, dtype = mode == "train", {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     model = build(task, config, dtype=dtype, attn_implementation=attention).train(training)
     if checkpoint:
@@ -121,8 +133,8 @@ def run(name, task, precision, attention, mode, cache, checkpoint):
     states = {"parameters_bytes": total(parameters), "buffers_bytes": total(buffers)}
     if training:
         states |= {"gradients_bytes": total(trainable), "optimizer_state_bytes": total(state)}
-    arguments = [f"configs/family-{name}.json", "--task", task, "--batch", str(batch), "--image" if task in ("image-cls", "semantic-seg") else "--seq", str(size), "--mode", mode,
-                 "--precision", precision, "--attn", attention, *(more[0] if more else [])]
+    sizes = ["--image", str(size)] if task in ("image-cls", "semantic-seg") else ["--set", f"samples={size}", *(["--tgt-seq", "8"] if training else [])] if task == "ctc" else ["--seq", str(size)]
+    arguments = [f"configs/family-{name}.json", "--task", task, "--batch", str(batch), *sizes, "--mode", mode, "--precision", precision, "--attn", attention]
     if options:
         arguments += ["--use-cache", "yes" if cache else "no"]
     if training:
@@ -193,6 +205,8 @@ def main():
         rows = [row for row in rows if not row["id"].startswith(f"family: {name} ")]
         for task in tasks:
             for i, case in enumerate(RUNS if task == tasks[0] else RUNS[:2]):
+                if STAND_IN and task == "ctc" and case[2] == "train":  # its targets' number is read back
+                    continue
                 answer = forked(lambda: run(name, task, *case))
                 if isinstance(answer, str):
                     print(name, task, *case, answer, file=sys.stderr)

@@ -102,10 +102,10 @@ Pair apply_rotary_nemotron(X q, X k, X cos, X sin) {
   cos = cos.unsqueeze(1);
   sin = sin.unsqueeze(1);
   const I rot_dim = cos.size(-1);
-  X q_pass = q.slice(-1, rot_dim, std::nullopt);
-  q = leading(q, rot_dim);
-  X k_pass = k.slice(-1, rot_dim, std::nullopt);
-  k = leading(k, rot_dim);
+  X q_rot = leading(q, rot_dim), q_pass = q.slice(-1, rot_dim, std::nullopt);
+  q = std::move(q_rot);
+  X k_rot = leading(k, rot_dim), k_pass = k.slice(-1, rot_dim, std::nullopt);
+  k = std::move(k_rot);
   X q_embed = rotated(q, cos, sin);
   X k_embed = rotated(k, cos, sin);
   X q_joined = joined(q_embed, q_pass);
@@ -115,7 +115,9 @@ Pair apply_rotary_nemotron(X q, X k, X cos, X sin) {
 
 X get_llama_4_attn_scale(const X& positions_ids) {
   X floored = aten("floor", {Tensor(positions_ids.div(1.0))});
-  X scaling = aten("log", {Tensor(std::move(floored).add(1.0))}).mul(1.0).add(1.0);
+  floored = std::move(floored).add(1.0);
+  X scaling = aten("log", {Tensor(std::move(floored))});
+  scaling = std::move(scaling).mul(1.0).add(1.0);
   return scaling.unsqueeze(1).unsqueeze(3);
 }
 
