@@ -110,7 +110,7 @@ class Mamba2Mixer final : public Mixer {
     hidden_states = parts[0];
     X B = parts[1], C = parts[2];
     parts.clear();
-    X scan_output, final_state;
+    X scan_output, final_state, scan_result;
     if (recurrent_state && seq_len == 1) {
       hidden_states = hidden_states.view({batch_size, form_.heads, form_.head_dim});
       dt = dt.transpose(1, 2).expand({-1, -1, form_.head_dim});
@@ -130,6 +130,7 @@ class Mamba2Mixer final : public Mixer {
         update_recurrent_state(*call.cache, layer_, final_state);
       else
         final_state.reset();
+      scan_result = scan_output;  // a name until the forward returns
       scan_output = scan_output.reshape({batch_size, seq_len, -1});
     }
     scan_output = (*norm)(scan_output, gate);
