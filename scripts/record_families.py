@@ -40,6 +40,8 @@ MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an 
     "persimmon": (["causal-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "persimmon"}, 2, 40),
     "squeezebert": (["masked-lm", "seq-cls", "token-cls", "question-answering", "multiple-choice"], TEXT | {"model_type": "squeezebert", "embedding_size": 64}, 2, 40, EAGER),
     "convbert": (["masked-lm", "seq-cls", "token-cls", "question-answering", "multiple-choice"], TEXT | {"model_type": "convbert", "embedding_size": 32}, 2, 40, EAGER),
+    "led": (["seq2seq"], {"model_type": "led", "vocab_size": 1000, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 160, "decoder_ffn_dim": 160, "attention_window": 16, "max_encoder_position_embeddings": 128, "max_decoder_position_embeddings": 96}, 2, 40, EAGER),
     "esm": (["masked-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32,
             "position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": False}, 3, 40),
     "esm-1b": (["masked-lm"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32, "emb_layer_norm_before": True}, 3, 40),

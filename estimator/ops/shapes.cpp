@@ -211,8 +211,8 @@ Tensor as_strided_gradient(Tensor grad, Geometry in, Geometry out) {
     return ops::reshape(view, {-1});
   };
   if (out_overlaps) {
+    Tensor flat = ops::reshape(grad, {-1});  // index_add_(0, out_indices.reshape(-1), grad.reshape(-1)): the last argument is made first
     Tensor indices = picked(out);
-    Tensor flat = ops::reshape(grad, {-1});
   }
   if (in_overlaps) {
     Tensor count = ops::zeros({base}, grad.dtype());

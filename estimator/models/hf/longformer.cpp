@@ -51,7 +51,7 @@ class LongformerEncoder final : public Base {
     WindowMasks masks = window_masks(attention_mask);
     X layer_outputs;
     for (auto& layer : layers_) {
-      layer_outputs = (*layer)(hidden_states, {attention_mask, {}, masks.is_index_masked});
+      layer_outputs = (*layer)(hidden_states, {attention_mask, {masks.is_index_global_attn, {}}, masks.is_index_masked});
       hidden_states = layer_outputs;
     }
     hidden_states = hidden_states.whole_slices(1).slice(1, std::nullopt, hidden_states.size(1) - padding_len);

@@ -10,8 +10,8 @@ struct LongformerSizes {
 };
 /// config.attention_window: one for all layers, or a list.
 std::vector<I> attention_windows(const Config& file, I layers);
-/// LongformerSelfAttention without global attention; the call's `mask` is attention_mask, [batch, length], and its `position_ids` is
-/// is_index_masked.
+/// LongformerSelfAttention without global attention; the call's `mask` is attention_mask, [batch, length], its `position_ids` is
+/// is_index_masked, and its `position_embeddings.first` is_index_global_attn, which a checkpointed layer holds.
 MixerPtr make_longformer_self_attention(std::string type, const LongformerSizes& sizes);
 
 /// What LongformerEncoder and LEDEncoder make of their mask, [batch, length].

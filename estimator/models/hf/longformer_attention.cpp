@@ -26,7 +26,8 @@ X chunk(const X& hidden_states, I window_overlap) {
 void mask_invalid_locations(const X& input_tensor, I affected_seq_len) {
   const I wide = affected_seq_len + 1;
   X beginning_mask_2d = aten("new_ones", {Tensor(input_tensor), list_of(Dims{affected_seq_len, wide})});
-  beginning_mask_2d = aten("flip", {Tensor(aten("tril", {Tensor(std::move(beginning_mask_2d))})), list_of(Dims{0})});
+  X triangle = aten("tril", {Tensor(std::move(beginning_mask_2d))});
+  beginning_mask_2d = aten("flip", {Tensor(std::move(triangle)), list_of(Dims{0})});
   X beginning_mask = beginning_mask_2d.unsqueeze(0).whole_slices(1).unsqueeze(2);
   X ending_mask = aten("flip", {Tensor(beginning_mask), list_of(Dims{1, 3})});
   const auto mask = [](const X& target, const X& where_masked) {

@@ -500,7 +500,7 @@ class Model final : public Base {
 class ModelNetwork : public Seq2SeqNetwork {
  public:
   ModelNetwork(SharedPtr s, const std::string& suffix)
-      : Seq2SeqNetwork(s->form.prefix + suffix, s->c.options), s_(s), model_(child<Model>("model", s)) {}
+      : Seq2SeqNetwork(s->form.prefix + suffix, s->c.options), s_(s), model_(child<Model>(s->form.model_name, s)) {}
 
  protected:
   bool use_cache(const X& labels) const { return options_.use_cache && !labels; }
@@ -514,7 +514,8 @@ class ForConditionalGeneration final : public ModelNetwork, public EncoderDecode
     const I vocab = s->form.shared.empty() ? s->c.decoder_vocab : s->c.vocab;
     if (s->form.logits_bias) new_buffer("final_logits_bias", {1, vocab}, runtime().default_dtype);
     lm_head = &child<Linear>("lm_head", s->c.hidden, vocab, false);
-    if (s->c.tie) tie("lm_head.weight", "model." + (s->form.shared.empty() ? "decoder.embed_tokens" : s->form.shared) + ".weight");
+    if (s->c.tie)
+      tie("lm_head.weight", s->form.model_name + "." + (s->form.shared.empty() ? "decoder.embed_tokens" : s->form.shared) + ".weight");
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);

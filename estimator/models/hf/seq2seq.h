@@ -92,7 +92,8 @@ UnaryPtr make_scaled_embedding(const Seq2SeqConfig& c, const std::string& prefix
 struct Seq2SeqForm {
   std::string prefix = "Bart";  ///< of the class names
   std::string generation_suffix = "ForConditionalGeneration";
-  bool norm_before = false;  ///< a layer's norms stand before its parts (mbart)
+  std::string model_name = "model";  ///< of the model in the classes with a head
+  bool norm_before = false;          ///< a layer's norms stand before its parts (mbart)
   /// clamp() of an encoder layer's output in fp16.
   enum class Clamp { if_overflown, always } clamp = Clamp::if_overflown;
   bool scales_itself = true;   ///< BartScaledWordEmbedding: the embedding's module multiplies
