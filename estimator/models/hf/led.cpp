@@ -93,10 +93,11 @@ class LEDEncoder final : public Seq2SeqEncoder {
   }
 
  protected:
-  X forward(const X& given) override {
+  X forward(const X& given, X padding) override {
     X input_ids = given;
     X inputs_embeds = (*embed_tokens)(input_ids);
-    X attention_mask = ones(input_ids.sizes(), DType::int64);
+    X attention_mask = padding ? padding : ones(input_ids.sizes(), DType::int64);
+    padding.reset();
     const I padding_len = (window_ - input_ids.size(1) % window_) % window_;
     if (padding_len > 0) pad_to_window_size(padding_len, input_ids, attention_mask, inputs_embeds);
     attention_mask = inverted_mask(attention_mask, inputs_embeds.dtype()).whole_slices(1).select(1, 0).select(1, 0).whole_slices(1);
