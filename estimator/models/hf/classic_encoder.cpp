@@ -8,12 +8,15 @@ Pair ClassicLayer::operator()(X hidden_states, LayerCall call) {
   Entered scope(*this);
   if (checkpoint_ && training && runtime().grad_mode) {
     call.cache = nullptr;
+    const X mask = std::move(call.mask);  // an argument by position, which a reentrant checkpoint lets go of in backward; others it keeps
     Region region = [this, call](const Tensors& inputs) {
-      Pair outputs = forward(X(inputs[0]), call);
+      LayerCall with_mask = call;
+      with_mask.mask = inputs[1];
+      Pair outputs = forward(X(inputs[0]), with_mask);
       return Tensors{outputs.first, outputs.second};
     };
-    Tensors outputs =
-        reentrant_ ? checkpoint_reentrant(std::move(region), {hidden_states}) : memest::checkpoint(std::move(region), {hidden_states});
+    const Tensors inputs{hidden_states, mask};
+    Tensors outputs = reentrant_ ? checkpoint_reentrant(std::move(region), inputs) : memest::checkpoint(std::move(region), inputs);
     return {outputs[0], outputs[1]};
   }
   Pair result = forward(hidden_states, call);
