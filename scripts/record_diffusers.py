@@ -30,13 +30,16 @@ CONFIGS = {
             "layers_per_block": 2, "norm_num_groups": 16},
     "flux": {"_class_name": "FluxTransformer2DModel", "num_layers": 2, "num_single_layers": 2, "attention_head_dim": 32, "num_attention_heads": 4, "joint_attention_dim": 96,
              "pooled_projection_dim": 48, "guidance_embeds": True, "axes_dims_rope": [8, 12, 12], "in_channels": 16},
+    "chroma": {"_class_name": "ChromaTransformer2DModel", "num_layers": 2, "num_single_layers": 2, "attention_head_dim": 32, "num_attention_heads": 4, "joint_attention_dim": 96,
+               "axes_dims_rope": [8, 12, 12], "in_channels": 16, "approximator_hidden_dim": 64, "approximator_layers": 2},
     "sd3": {"_class_name": "SD3Transformer2DModel", "sample_size": 32, "num_layers": 3, "attention_head_dim": 32, "num_attention_heads": 4, "caption_projection_dim": 128,
             "joint_attention_dim": 96, "pooled_projection_dim": 64, "pos_embed_max_size": 24},
 }
 CONFIGS["sd35"] = CONFIGS["sd3"] | {"qk_norm": "rms_norm", "dual_attention_layers": [0, 1]}
 CASES = [("unet", "fp32", {}), ("unet", "bf16", {"mode": "infer"}), ("unet", "amp-bf16", {"lora": True, "checkpoint": True}), ("sdxl", "bf16", {"mode": "infer"}),
          ("sdxl", "bf16", {"checkpoint": True}), ("vae", "amp-fp16", {}), ("vae", "fp32", {"checkpoint": True}), ("vae", "bf16", {"mode": "infer", "task": "decode"}),
-         ("flux", "fp16", {"mode": "infer"}), ("flux", "amp-bf16", {}), ("flux", "bf16", {"checkpoint": True}), ("flux", "bf16", {"lora": True}),
+         ("flux", "fp16", {"mode": "infer"}), ("flux", "amp-bf16", {}), ("flux", "bf16", {"checkpoint": True}), ("flux", "bf16", {"lora": True}), ("chroma", "fp16", {"mode": "infer"}), ("chroma", "amp-bf16", {}), ("chroma", "bf16", {"checkpoint": True}),
+         ("chroma", "fp32", {"lora": True}),
          ("sd3", "fp32", {}), ("sd3", "bf16", {"lora": True}), ("sd35", "amp-fp16", {}), ("sd35", "bf16", {"checkpoint": True})]
 BATCH, IMAGE, TOKENS = 2, 128, 77
 TARGETS = ["to_q", "to_k", "to_v", "to_out.0"]
@@ -55,6 +58,9 @@ def inputs_of(name, c, dtype, task):
     if name == "vae":
         half = IMAGE // 2
         return ({"z": x(4, half, half)}, x(3, IMAGE, IMAGE)) if task == "decode" else ({"sample": x(3, IMAGE, IMAGE)}, None)
+    if name == "chroma":
+        return {"hidden_states": x(packed, c.in_channels), "encoder_hidden_states": x(TOKENS, c.joint_attention_dim), "timestep": x(),
+                "img_ids": torch.zeros(packed, 3, dtype=dtype), "txt_ids": torch.zeros(TOKENS, 3, dtype=dtype)}, x(packed, c.in_channels)
     states = {"encoder_hidden_states": x(TOKENS, c.joint_attention_dim), "pooled_projections": x(c.pooled_projection_dim)}
     if name == "flux":
         given = {"hidden_states": x(packed, c.in_channels), **states, "timestep": x(), "img_ids": torch.zeros(packed, 3, dtype=dtype),
