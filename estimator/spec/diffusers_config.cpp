@@ -85,6 +85,12 @@ std::unique_ptr<nn::Model> read_diffusers_config(const Json& file, const std::st
   o.checkpoint = options.checkpoint && !options.reentrant;  // settle() refuses a reentrant one
   o.task = options.task;
   diffusers::NetworkPtr network = made.make(config, o);
+  if (!network->runs()) {
+    const std::string knows = "memest knows the parameters of " + class_name + ", and not its run";
+    if (options.training) throw Error(knows, "--mode infer says what loading them takes");
+    runtime().diagnostics.add(
+        {Diagnostic::Severity::warning, "weights-only", knows + ": the figures are what loading takes, and nothing runs", "", ""});
+  }
   auto model = std::make_unique<DiffusersModel>(network, o.training);
   model->kind = "diffusers-config";
   const fs::path p(path);

@@ -26,6 +26,7 @@ std::vector<nn::InputSpec> Network::inputs() const {
 }
 
 nn::Outcome Network::run(const Tensors& batch) {
+  if (!runs()) return {None{}, {}};
   const std::size_t count = arguments().size();
   const std::vector<X> given(batch.begin(), batch.begin() + std::ptrdiff_t(count));
   X pred;

@@ -41,6 +41,8 @@ class Network : public Base {
   /// two in pixels of the image.
   std::vector<nn::InputSpec> inputs() const;
   virtual std::vector<std::pair<std::string, I>> default_sizes() const = 0;
+  /// False: memest knows the parameters alone, and loading them is all that can be told.
+  virtual bool runs() const { return true; }
   /// What the model sees of an image; empty: the pixels.
   virtual std::string latents() const { return "the latents are an eighth of it in height and width"; }
 
