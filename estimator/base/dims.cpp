@@ -2,6 +2,15 @@
 
 namespace memest {
 
+void Dims::grow_on_heap(int count) {
+  if (heap_) {
+    heap_->resize(std::size_t(std::max(count, kInPlace)));
+  } else {
+    heap_ = std::make_unique<std::vector<std::int64_t>>(in_place_, in_place_ + count_);
+    heap_->resize(std::size_t(count));
+  }
+}
+
 std::string to_string(const Dims& dims) {
   std::string text = "[";
   for (int i = 0; i < dims.size(); ++i) text += (i ? ", " : "") + std::to_string(dims[i]);

@@ -85,14 +85,10 @@ class Dims {
   std::int64_t* data() { return heap_ ? heap_->data() : in_place_; }
   const std::int64_t* data() const { return heap_ ? heap_->data() : in_place_; }
   void grow(int count) {
-    if (heap_) {
-      heap_->resize(std::size_t(std::max(count, kInPlace)));
-    } else if (count > kInPlace) {
-      heap_ = std::make_unique<std::vector<std::int64_t>>(in_place_, in_place_ + count_);
-      heap_->resize(std::size_t(count));
-    }
+    if (heap_ || count > kInPlace) grow_on_heap(count);
     count_ = count;
   }
+  void grow_on_heap(int count);
 
   std::int64_t in_place_[kInPlace] = {};
   int count_ = 0;

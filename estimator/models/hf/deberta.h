@@ -33,6 +33,7 @@ class DebertaLayer final : public DecoderLayer {
 
  protected:
   X forward(X hidden_states, const LayerCall& call) override;
+  bool mask_by_position() const override { return true; }
 
  private:
   class Attention;

@@ -45,9 +45,15 @@ X DecoderLayer::operator()(X hidden_states, LayerCall call) {
   Entered scope(*this);
   if (checkpoint_ && training && runtime().grad_mode) {
     call.cache = nullptr;
-    Region region = [this, call](const Tensors& inputs) { return Tensors{forward(X(inputs[0]), call)}; };
-    return reentrant_ ? checkpoint_reentrant(std::move(region), {hidden_states})[0]
-                      : memest::checkpoint(std::move(region), {hidden_states})[0];
+    Tensors inputs{hidden_states};
+    if (mask_by_position()) inputs.push_back(std::move(call.mask));
+    Region region = [this, call](const Tensors& given) {
+      if (given.size() == 1) return Tensors{forward(X(given[0]), call)};
+      LayerCall with_mask = call;
+      with_mask.mask = given[1];
+      return Tensors{forward(X(given[0]), with_mask)};
+    };
+    return reentrant_ ? checkpoint_reentrant(std::move(region), inputs)[0] : memest::checkpoint(std::move(region), inputs)[0];
   }
   X result = forward(hidden_states, call);
   hidden_states.reset();

@@ -71,6 +71,9 @@ class DecoderLayer : public Base {
  protected:
   virtual X forward(X hidden_states, const LayerCall& call) = 0;
   using Base::forward;
+  /// The model's call gives the mask by position: a reentrant checkpoint saves it and lets go of it in backward, while arguments by name
+  /// live as long as the node (modeling_layers.py binds them to the function).
+  virtual bool mask_by_position() const { return false; }
 
  private:
   bool checkpoint_, reentrant_;

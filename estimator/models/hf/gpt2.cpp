@@ -124,6 +124,7 @@ class GPT2Block final : public DecoderLayer {
   }
 
  protected:
+  bool mask_by_position() const override { return true; }
   X forward(X hidden_states, const LayerCall& call) override {
     X residual = hidden_states;
     hidden_states = (*ln_1)(hidden_states);
