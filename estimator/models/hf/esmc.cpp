@@ -109,7 +109,7 @@ class EsmcModel final : public EncoderBody {
     X hidden_states = embed_tokens(input_ids);
     X position_ids = arange(hidden_states.size(1)).unsqueeze(0);
     Pair position_embeddings = rotary_emb(hidden_states, position_ids);
-    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {{}, position_embeddings, position_ids});
+    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {{}, position_embeddings, {}});
     X output = norm(hidden_states);
     return {output, {}};
   }

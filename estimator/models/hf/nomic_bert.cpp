@@ -120,6 +120,7 @@ class NomicModel final : public EncoderBody {
  public:
   NomicModel(const EncoderConfig& c, const NomicForm& form, bool pools)
       : EncoderBody(form.prefix + "Model"),
+        layers_get_ids_(form.kind == Kind::nomic),
         embeddings_(register_module("embeddings", std::make_shared<NomicEmbeddings>(c, form))),
         pooler_(pools ? register_module("pooler", make_pooler(form.prefix + "Pooler", c.hidden, c.hidden, "tanh")) : nullptr),
         rotary_emb(child<RotaryEmbedding>("rotary_emb", form.prefix + "RotaryEmbedding", c.file, c.file.size_or("head_dim", c.head_dim))),
@@ -131,13 +132,14 @@ class NomicModel final : public EncoderBody {
     X hidden_states = (*embeddings_)(input_ids);
     X embedding_output = hidden_states;
     Pair position_embeddings = rotary_emb(hidden_states, position_ids);
-    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {{}, position_embeddings, position_ids});
+    for (auto& layer : layers_) hidden_states = (*layer)(hidden_states, {{}, position_embeddings, layers_get_ids_ ? position_ids : X()});
     X pooled_output;
     if (pooler_) pooled_output = (*pooler_)(hidden_states);
     return {hidden_states, pooled_output};
   }
 
  private:
+  bool layers_get_ids_;  ///< position_ids, which only a checkpointed call holds on to
   UnaryPtr embeddings_, pooler_;
   RotaryEmbedding& rotary_emb;
   Layers<NomicLayer> layers_;
