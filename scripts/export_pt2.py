@@ -16,9 +16,12 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+try:
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+except ModuleNotFoundError as missing:
+    sys.exit(f"export_pt2.py: {missing}: run it with the Python that has your model's torch (2.6 or newer)")
 
 
 def build(text):

@@ -263,7 +263,7 @@ class TorchScript final : public Reader {
     model->symbols = symbols;
     if (json.contains("packed")) {
       packed(json.at("packed"), *root, options);
-      model->add({}, options.training, nullptr);
+      model->add({}, options.training, std::make_shared<nn::Tape>());  // nothing runs
       return model;
     }
     // The inputs in the method's order.

@@ -31,6 +31,11 @@ constexpr std::array kTypes = {
     NamedType{"complex128", c10::kComplexDouble},
 };
 
+/// LibTorch's warnings are about its own interfaces, not about the user's file.
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
 /// The first line of LibTorch's message, which may carry a stack trace or a script's source.
 std::string first_lines(std::string text) {
   const auto runtime = text.rfind("RuntimeError: ");  // of a script: the trace stands before it
@@ -68,6 +73,8 @@ __attribute__((visibility("default"))) int memest_torch_abi() { return MEMEST_TO
 
 __attribute__((visibility("default"))) char* memest_torch_run(const char* request) noexcept {
   using namespace memest::plugin;
+  static Silent silent;
+  c10::WarningUtils::set_warning_handler(&silent);
   Json reply;
   try {
     try {

@@ -271,6 +271,19 @@ class WithPlugin(Files):
         self.assertEqual((found["model"]["parameters"]["bytes"], found["model"]["buffers"]["bytes"]), (0, 256))
         self.assertIn("the file is frozen", self.refused(self.path, "--input", "x=32"))
 
+    def test_quantised(self):
+        """Packed weights are objects of the CPU's kernels: counted, and not run. quantised.pt: quantize_dynamic of Linear(16, 32), ReLU, Linear(32, 8), scripted by torch 2.6."""
+        path = Path(__file__).parent / "quantised.pt"
+        for given in ([], ["--input", "x=4x16"]):
+            p = run(path, "--mode", "infer", *given, "--json", "-")
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.assertEqual(p.stderr.count("memest: "), 1)
+            self.assertIn("the file holds 2 quantised modules", p.stderr)
+            model = json.loads(p.stdout)["model"]
+            self.assertEqual((model["parameters"]["bytes"], model["buffers"]["bytes"]), (0, 16 * 32 + 32 * 8 + 4 * (32 + 8)))
+        self.assertIn("which do not train", run(path).stderr)
+        self.assertIn("which a probe does not run", probe(path, "--mode", "infer").stderr)
+
     def test_unknown_op(self):
         self.write(net("    return torch.special_airy_ai((a).forward(x, ))\n"))
         self.assertEqual([d["code"] for d in self.estimate("--input", "x=4x8", "--mode", "infer")["diagnostics"] if d["severity"] == "warning"], ["unknown-op"])

@@ -83,6 +83,12 @@ def main():
                 problems.append(f"peak: {peak}, PyTorch has {row[f'{mode}_peak_bytes']}")
             check(f"{name} {mode}", problems)
 
+    # Sizes that a program does not have, or not as one that can be set.
+    for name, asked, said in (("encoder", ["--set", "zz=3"], "--set zz: the program has no such size"), ("encoder", ["--image", "64"], "--image: no input of the program has such a size"),
+                              ("names", ["--seq", "8"], "--seq: no input of the program has such a size"), ("convolutions", ["--image", "8"], "--image 8: the program was exported for")):
+        code, message, _ = estimate(options.memest, HERE / f"{name}.pt2", *asked)
+        check(f"{name} {' '.join(asked)}", one_message(code, message) + ([] if said in message else [f"not said: {said}"]))
+
     if not (options.shared / "index.json").exists():
         print(f"skipped: {options.shared} is not there")
         skipped += 1
