@@ -27,7 +27,8 @@ struct Named {
 const Named& named(Plugin which) {
   static constexpr Named names[] = {
       {"memest_torch.so", "MEMEST_TORCH_PLUGIN",
-       "build memest where LibTorch is found (pip install torch, an unpacked libtorch, or Debian's libtorch-dev; -DLibTorch_ROOT=FOLDER), "
+       "build memest where LibTorch is found (2.6 or newer: pip install torch, an unpacked libtorch, or libtorch-dev; "
+       "-DLibTorch_ROOT=FOLDER), "
        "or "
        "name the plugin in MEMEST_TORCH_PLUGIN"},
       {"memest_cuda.so", "MEMEST_CUDA_PLUGIN",
