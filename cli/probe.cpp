@@ -168,6 +168,10 @@ spec::ProbeRequest probe_request(const EstimateRequest& r, const Estimate& e, co
   }
   program = record(r);
   asked.program = &program;
+  if (device != "cuda")
+    for (auto& instruction : program.instructions)
+      if (auto* call = std::get_if<Program::Call>(&instruction); call && call->autocast)
+        throw Error("a probe without a GPU runs without autocast, which the model turns on itself", "--device cuda");
   if (const auto autocast = run::autocast_dtype(r.run.precision)) asked.autocast = *autocast;
   asked.scaler = r.run.precision == run::Precision::amp_fp16;
   return asked;

@@ -384,6 +384,8 @@ Value ExportedModule::unknown(const ExportedStep& step, const Values& arguments)
 }
 
 Outcome ExportedJointModel::forward(const Tensors& batch) {
+  if (runtime().observer && !parameters.empty())
+    throw Error("a probe cannot train a program that holds its own backward pass", "export the module alone");
   Values arguments(batch.begin(), batch.end()), values;
   {
     NoGrad guard;

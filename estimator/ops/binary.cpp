@@ -22,7 +22,10 @@ const Binary<"remainder", ".Tensor", kRemainder> remainder_op{"self, other", kBi
 const WithScalar<"remainder", ".Scalar", kRemainder, "RemainderBackward0"> remainder_number{"", kBinarySource};
 const Binary<"fmod", ".Tensor", kFmod> fmod_op{"self, other", kBinarySource};
 const WithScalar<"fmod", ".Scalar", kFmod, "FmodBackward0"> fmod_number{"", kBinarySource};
-const Binary<"floor_divide", "", kFloorDivide> floor_divide_op{"", kBinarySource};
+const BinaryOut<"floor_divide", "", kFloorDivide> floor_divide_op{"", kBinarySource};
+const Op floor_divide_in_place{
+    {"aten::floor_divide_.Tensor(Tensor(a!) self, Tensor other) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+    binary_op_<kFloorDivide>};
 const WithScalar<"floor_divide", ".Scalar", kFloorDivide, "NotImplemented"> floor_divide_number{"", kBinarySource};
 Tensor remainder_of_number(const Scalar& self, T other) { return elementwise({other}, ResultType().add(other).add(self).get()); }
 const Op remainder_of_number_op{{"aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor", Autocast::none, "", kBinarySource},
@@ -256,7 +259,9 @@ const Op float_power_number_in_place{
 constexpr BinaryRule kBits{"", promote, nullptr, uses_nothing, nullptr, uses_nothing};
 const Binary<"gcd", "", kBits> gcd_op{"", kBinarySource};
 const Binary<"lcm", "", kBits> lcm_op{"", kBinarySource};
-const Binary<"heaviside", "", kBits> heaviside_op{"", kBinarySource};
+const Op heaviside_op{{"aten::heaviside(Tensor self, Tensor values) -> Tensor", Autocast::none, "", kBinarySource}, binary_op<kBits>};
+const Op heaviside_in_place{{"aten::heaviside_(Tensor(a!) self, Tensor values) -> Tensor(a!)", Autocast::none, "", kBinarySource},
+                            binary_op_<kBits>};
 const Binary<"bitwise_and", ".Tensor", kBits> bitwise_and_op{"", kBinarySource};
 const Binary<"bitwise_or", ".Tensor", kBits> bitwise_or_op{"", kBinarySource};
 const Binary<"bitwise_xor", ".Tensor", kBits> bitwise_xor_op{"", kBinarySource};

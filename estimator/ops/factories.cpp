@@ -10,6 +10,9 @@ Tensor like(T self, std::optional<DType> dtype, std::optional<MemoryFormat> memo
   return empty_like(self, dtype.value_or(self.dtype()), memory_format.value_or(MemoryFormat::preserve));
 }
 Tensor of_size(const Dims& size, std::optional<DType> dtype) { return empty(size, dtype.value_or(DType::float32)); }
+Tensor empty_of(const Dims& size, std::optional<DType> dtype, std::optional<MemoryFormat> format) {
+  return empty(size, dtype.value_or(DType::float32), format.value_or(MemoryFormat::contiguous));
+}
 Tensor full(const Dims& size, const Scalar& fill_value, std::optional<DType> dtype) {
   return empty(size, dtype.value_or(fill_value.dtype()));
 }
@@ -94,10 +97,12 @@ const Op arange_step_op{{"aten::arange.start_step(Scalar start, Scalar end, Scal
       of_size
 const Op zeros_op{MEMEST_OF_SIZE(zeros)};
 const Op ones_op{MEMEST_OF_SIZE(ones)};
-const Op empty_op{MEMEST_OF_SIZE(empty)};
 const Op rand_op{MEMEST_OF_SIZE(rand)};
 const Op randn_op{MEMEST_OF_SIZE(randn)};
 #undef MEMEST_OF_SIZE
+const Op empty_op{{"aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? "
+                   "pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"},
+                  empty_of};
 #define MEMEST_NEW(NAME)                                                                                                                  \
   {"aten::" #NAME                                                                                                                         \
    "(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"}, \

@@ -27,10 +27,8 @@ struct Named {
 const Named& named(Plugin which) {
   static constexpr Named names[] = {
       {"memest_torch.so", "MEMEST_TORCH_PLUGIN",
-       "build memest where LibTorch is found (2.6 or newer: pip install torch, an unpacked libtorch, or libtorch-dev; "
-       "-DLibTorch_ROOT=FOLDER), "
-       "or "
-       "name the plugin in MEMEST_TORCH_PLUGIN"},
+       "build memest where LibTorch 2.6 or newer is found (pip install torch, an unpacked libtorch, or libtorch-dev; "
+       "-DLibTorch_ROOT=FOLDER), or name the plugin in MEMEST_TORCH_PLUGIN"},
       {"memest_cuda.so", "MEMEST_CUDA_PLUGIN",
        "build memest where a LibTorch with CUDA is found, and the headers of the CUDA runtime (pip install torch brings both; "
        "-DLibTorch_ROOT=FOLDER), or name the plugin in MEMEST_CUDA_PLUGIN"}};

@@ -67,6 +67,10 @@ Three batch_norm(const Tensor& x, OptTensor weight, OptTensor bias, OptTensor, O
   const Sizes saved{training || !cudnn ? x.size(1) : 0};
   return {like(x), made(saved, x, accumulated(x)), made(saved, x, accumulated(x))};
 }
+/// Of decomposed programs: never cuDNN's.
+Three batch_norm_legit(const Tensor& x, OptTensor, OptTensor, Tensor&, Tensor&, bool, double, double) {
+  return {like(x), made({x.size(1)}, x, accumulated(x)), made({x.size(1)}, x, accumulated(x))};
+}
 Three batch_norm_backward(const Tensor&, const Tensor& x, OptTensor weight, OptTensor, OptTensor, OptTensor, OptTensor, bool, double,
                           std::array<bool, 3> mask) {
   const Tensor& of = given(weight) ? *weight : x;
@@ -274,6 +278,7 @@ void register_meta_kernels() {
   put("convolution_overrideable", TORCH_FN(convolution));
   put("convolution_backward_overrideable", TORCH_FN(convolution_backward));
   put("native_batch_norm", TORCH_FN(batch_norm));
+  put("_native_batch_norm_legit", TORCH_FN(batch_norm_legit));
   put("native_batch_norm_backward", TORCH_FN(batch_norm_backward));
   put("native_layer_norm", TORCH_FN(layer_norm));
   put("native_layer_norm_backward", TORCH_FN(layer_norm_backward));

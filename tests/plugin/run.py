@@ -349,10 +349,10 @@ CONFIGS = {
 class ProgramProbes(Files):
     """What memest records of a network, run by LibTorch: the same bytes at the end of each phase."""
 
-    def check(self, cases):
+    def check(self, cases, batch=("--batch", "2")):
         def wrong(case):
             spec, *options = case
-            p = probe(spec, "--batch", "2", "--steps", "2", "--validate", *options)
+            p = probe(spec, *batch, "--steps", "2", "--validate", *options)
             return f"{' '.join(map(str, case))}: {p.stdout}{p.stderr}" if p.returncode else None
 
         with ThreadPoolExecutor(2) as pool:
@@ -395,6 +395,16 @@ class ProgramProbes(Files):
                                         "nodes": [{"name": n, "op": op, **({"target": target} if target else {}), **({"args": args} if args else {})} for n, op, target, args in nodes]}))
             cases += [(path, "--device", device, *options) for device in ("meta", "cpu") for options in ([], ["--mode", "infer"], ["--precision", "bf16"])]
         self.check(cases)
+
+    def test_programs(self):
+        """Exported programs, a decomposed one among them; one that holds its own backward pass is refused."""
+        folder = Path(__file__).resolve().parent.parent / "pt2"
+        self.check([(folder / f"{name}.pt2", "--device", "meta", *options) for name in ("convolutions", "convolutions_core", "no_grad", "tied", "twice", "names", "statistics", "branch")
+                    for options in ([], ["--mode", "infer"]) if options or name != "convolutions_core"], batch=())
+        for name, message in (("joint", "holds its own backward pass"), ("autocast", "runs without autocast"), ("custom", "LibTorch has no op 'memest_test.repeated")):
+            p = probe(folder / f"{name}.pt2", "--device", "meta")
+            self.assertIn(message, p.stderr)
+            self.assertEqual(p.returncode, 2)
 
     def test_options(self):
         self.check([("resnet18", "--image", "64", "--device", "meta", *options) for options in (
