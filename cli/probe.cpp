@@ -65,8 +65,11 @@ int probe_counted(EstimateRequest r, const ProbeOptions& o, double tolerance) {
   r.counted_device = o.device;
   Estimate e = estimate(r);
   Program program;
-  const spec::ProbeResult probe = spec::probe(probe_request(r, e, o.device, program));
-  if (take_release(r, probe.torch)) e = estimate(r);
+  spec::ProbeResult probe = spec::probe(probe_request(r, e, o.device, program));
+  if (take_release(r, probe.torch)) {  // what a model runs depends on the release, too
+    e = estimate(r);
+    probe = spec::probe(probe_request(r, e, o.device, program));
+  }
   print_notes(e.diagnostics);
   const std::vector<PhaseEnd> ends = ends_of(e);
 
