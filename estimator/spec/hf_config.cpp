@@ -419,10 +419,10 @@ class HfConfig final : public Reader {
     model->inputs = network->inputs();
     if (options.generates) {
       if (!network->generates())
-        throw Error(
-            fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
-            "it works for --task causal-lm of decoder-only models, for --task seq2seq of encoder-decoders, and for llava, paligemma and "
-            "gemma3");
+        throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
+                    "it works for --task causal-lm of decoder-only models, for --task seq2seq of encoder-decoders, and for llava, "
+                    "paligemma, gemma3, "
+                    "qwen2_vl and its kin");
       if (dynamic_cast<const hf::EncoderDecoder*>(network.get())) {
         if (o.target) throw Error("--tgt-seq: generate() starts the decoder from one token", "--new-tokens says how many tokens follow");
         if (!options.cache.empty())

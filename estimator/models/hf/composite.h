@@ -92,7 +92,7 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
   virtual Output forward(const Batch& batch) = 0;
   using Base::forward;
   /// Whether a call of generate() takes the prompt.
-  static bool is_first_call(const Batch& batch) { return !batch.cache || batch.cache->seen() == 0; }
+  static bool is_first_call(const Batch& batch) { return !batch.cache || batch.cache->seen(batch.cache->first_layer(false)) == 0; }
   /// Those that generate() encoded before, or the batch's own.
   ImageFeatures image_features_of(const Batch& batch) {
     if (mm_encoder_outputs) return is_first_call(batch) ? mm_encoder_outputs : ImageFeatures();

@@ -53,7 +53,7 @@ class GridTextModel final : public Base {
     X inputs_embeds = language_model_->embed(batch.input);
     Output output;
     X image_embeds, image_mask, video_mask, position_ids = batch.position_ids;
-    const bool prompt = !batch.cache || batch.cache->seen() == 0;
+    const bool prompt = !batch.cache || batch.cache->seen(batch.cache->first_layer(false)) == 0;
     if (mm_encoder_outputs && prompt)
       output.image_outputs = mm_encoder_outputs;
     else if (batch.pixel_values)

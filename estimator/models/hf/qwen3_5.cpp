@@ -59,6 +59,9 @@ std::pair<X, CachePtr> Qwen3_5TextModel::of_embeddings(X inputs_embeds, X positi
   if (position_ids.dim() == 2) {
     text_position_ids = position_ids.expand({inputs_embeds.size(0), -1});
     position_ids = text_position_ids.unsqueeze(0);
+  } else if (position_ids.size(0) == 4) {  // generate() puts those of the text first
+    text_position_ids = position_ids.select(0, 0);
+    position_ids = position_ids.slice(0, 1, std::nullopt);
   }
   X causal_mask = create_causal_mask({c_->options, inputs_embeds, cache.get(), text_position_ids});
   X hidden_states = inputs_embeds;
