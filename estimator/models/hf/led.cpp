@@ -203,7 +203,7 @@ NetworkPtr led(const Config& given, const Options& options) {
   Seq2SeqForm f;
   f.prefix = "LED";
   f.model_name = "led";
-  f.scales_itself = f.decoder_scales = f.ones_mask = false;
+  f.scales_itself = f.decoder_scales = f.ones_mask = f.generates = false;
   f.position_ids = Seq2SeqForm::PositionIds::none;
   f.own_positions = [](const Seq2SeqConfig& c) { return std::make_shared<LEDPositions>(c.positions, c.hidden); };
   f.encoder = [](const Seq2SeqConfig& c) { return std::make_shared<LEDEncoder>(c); };
