@@ -10,12 +10,12 @@ import argparse
 import contextlib
 import functools
 import gc
-import gzip
 import json
 from pathlib import Path
 
 import record_image_text
 import torch
+from record_image_text import save_trace
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForCausalLM, AutoModelForSeq2SeqLM, WhisperForConditionalGeneration
 from transformers.generation import logits_process, utils
@@ -32,6 +32,8 @@ CONFIGS = {
     "qwen3_5_text": SMALL | {"model_type": "qwen3_5_text", "head_dim": 64, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
                              "layer_types": ["linear_attention", "full_attention"], "bos_token_id": 1, "eos_token_id": 2},
 }
+CONFIGS |= {"rwkv": {"model_type": "rwkv", "hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 1000, "bos_token_id": 0, "eos_token_id": 0},
+            "xlstm": {"model_type": "xlstm", "hidden_size": 256, "num_hidden_layers": 2, "num_heads": 4, "vocab_size": 1000, "chunk_size": 16, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "mode": "inference"}}
 SMALL_PAIR = {"d_model": 128, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 256, "decoder_ffn_dim": 320,
               "max_position_embeddings": 512, "vocab_size": 1000, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2}
 CONFIGS |= {name: SMALL_PAIR | {"model_type": name} for name in ("bart", "mbart", "pegasus", "m2m_100", "plbart", "mvp", "blenderbot", "blenderbot-small")}
@@ -57,6 +59,7 @@ CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "ea
          ("mistral", 1, 77, 9, "bf16", "sdpa", "static"), ("qwen3", 2, 20, 12, "bf16", "sdpa", "static"), ("gemma2", 2, 45, 20, "bf16", "eager", "static"),
          ("gemma2", 1, 60, 8, "fp32", "eager", "static"), ("llama", 2, 100, 30, "bf16", "sdpa", "fp8"), ("qwen3", 1, 50, 9, "fp32", "eager", "fp8"),
          ("qwen3_5_text", 2, 77, 9, "bf16", "sdpa"),
+         ("rwkv", 1, 20, 9, "bf16", "eager"), ("rwkv", 2, 15, 6, "fp32", "eager"), ("xlstm", 2, 40, 9, "fp32", "eager"), ("xlstm", 1, 32, 9, "bf16", "eager"),
          ("t5", 2, 100, 30, "bf16", "sdpa"), ("t5", 1, 70, 9, "fp32", "eager"), ("mt5", 2, 60, 9, "fp32", "sdpa"), ("umt5", 3, 50, 20, "bf16", "sdpa"), ("bart", 2, 100, 30, "bf16", "sdpa"),
          ("bart", 1, 300, 5, "fp32", "eager"), ("mbart", 2, 77, 9, "bf16", "sdpa"), ("marian", 2, 77, 9, "fp32", "sdpa"), ("pegasus", 1, 200, 12, "bf16", "sdpa"), ("m2m_100", 3, 40, 12, "bf16", "sdpa"),
          ("plbart", 2, 50, 9, "bf16", "sdpa"), ("mvp", 2, 50, 9, "fp32", "eager"), ("blenderbot", 2, 50, 9, "fp32", "sdpa"), ("blenderbot-small", 2, 50, 9, "bf16", "sdpa"),
@@ -128,16 +131,6 @@ class Phases:
 def name_of(name, batch, seq, new_tokens, precision, attention, cache=None):
     text = f"generation: {name} batch={batch} seq={seq} new_tokens={new_tokens} precision={precision} attention={attention}"
     return text + (f" cache={cache}" if cache else "")
-
-
-def save_trace(folder, ident):
-    events = memory._snapshot()["device_traces"][0]
-    low = min(e["addr"] for e in events if "addr" in e)
-    lines = [[e["action"], e["addr"] - low, e["size"]] for e in events if "addr" in e]
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"id": ident, "fields": ["action", "address", "bytes"], "events": lines}, separators=(",", ":"))
-    (folder / (ident.replace(" ", "_") + ".json.gz")).write_bytes(gzip.compress(text.encode(), mtime=0))
-    memory._record_memory_history(enabled=None)
 
 
 def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=None):

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import ctypes
 import gc
+import gzip
 import json
 import sys
 import tempfile
@@ -17,7 +18,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from record_generation import save_trace
 
 CONFIG_FILES = Path(__file__).resolve().parent.parent / "tests" / "accuracy" / "configs"
 memory = torch.cuda.memory
@@ -63,6 +63,16 @@ EXTRAS = {  # memest's options
     "nf4-kbit-lora": ["--quant", "nf4,compute=bf16", "--kbit-training", "--lora", "r=8,alpha=16,targets=q_proj+v_proj"],
 }
 RUNS = [("fp32", "sdpa", "train"), ("amp-bf16", "eager", "train"), ("bf16", "sdpa", "infer")]
+
+
+def save_trace(folder, ident):
+    events = memory._snapshot()["device_traces"][0]
+    low = min(e["addr"] for e in events if "addr" in e)
+    lines = [[e["action"], e["addr"] - low, e["size"]] for e in events if "addr" in e]
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"id": ident, "fields": ["action", "address", "bytes"], "events": lines}, separators=(",", ":"))
+    (folder / (ident.replace(" ", "_") + ".json.gz")).write_bytes(gzip.compress(text.encode(), mtime=0))
+    memory._record_memory_history(enabled=None)
 
 
 def inputs_of(name, training, dtype, batch=None, seq=None):

@@ -202,13 +202,14 @@ X sample(Network& model, Prepared& prepared, X input_ids, I most, const SpecialT
 /// A decoder-only model.
 class PreparedDecoder final : public Prepared {
  public:
-  PreparedDecoder(Network& model, const Options& options, const Generation& g, X positions, X token_type_ids, CachePtr cache)
+  PreparedDecoder(Network& model, const Options& options, const Generation& g, X positions, X token_type_ids, X mask, CachePtr cache)
       : model_(model),
         images_(dynamic_cast<EncodesImages*>(&model)),
         options_(options),
         g_(g),
         position_ids_(std::move(positions)),
         token_type_ids_(std::move(token_type_ids)),
+        attention_mask_(std::move(mask)),
         cache_(std::move(cache)) {}
 
   X prefill(const X& input_ids) override {
@@ -248,6 +249,11 @@ class PreparedDecoder final : public Prepared {
     if (position_ids_) position_ids_ = next_positions(position_ids_);
     if (types && kind == EncodesImages::TokenTypes::suffix)  // a generated token belongs to the causal suffix
       grow_token_types(types, aten("new_ones", {Tensor(types), list_of(Dims{types.size(0), 1})}));
+    if (!attention_mask_) return;
+    X last = aten("new_ones", {Tensor(attention_mask_), list_of(Dims{attention_mask_.size(0), 1})});
+    X longer = cat({attention_mask_, last}, -1);
+    last.reset();
+    attention_mask_ = std::move(longer);
   }
 
  private:
@@ -277,7 +283,7 @@ class PreparedDecoder final : public Prepared {
   EncodesImages* images_;
   const Options& options_;
   const Generation& g_;
-  X position_ids_, token_type_ids_;
+  X position_ids_, token_type_ids_, attention_mask_;
   CachePtr cache_;
   X first_positions_, first_token_types_;  ///< generate's own model_kwargs
   X ids_, positions_, token_types_;        ///< model_inputs
@@ -299,6 +305,14 @@ class EncodedImages {
   EncodesImages* images_;
 };
 
+/// Of the class itself, or of the body under its head.
+template <class Kind>
+bool is_a(const Network& model) {
+  if (dynamic_cast<const Kind*>(&model)) return true;
+  return std::any_of(model.children().begin(), model.children().end(),
+                     [](auto& child) { return dynamic_cast<const Kind*>(child.second.get()); });
+}
+
 /// GenerationConfig.from_model_config: what the configuration does not say, its text_config may.
 Config generation_config(Config config) {
   if (const auto text = config.section_if("text_config"))
@@ -316,7 +330,7 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
   const I batch = input_ids.size(0), most = input_ids.size(1) + g.new_tokens;
   if (tokens.pad && batch > 1) any(compare("eq", attention_mask.select(1, -1), 0));
   X position_ids;
-  if (!dynamic_cast<const WithoutPositions*>(&model)) {
+  if (!is_a<WithoutPositions>(model)) {
     X summed = attention_mask.to(DType::int64);
     summed = aten("cumsum", {Tensor(summed), I{-1}});
     position_ids = std::move(summed).sub(Scalar(1));
@@ -327,7 +341,8 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
   }
   if (auto* images = dynamic_cast<EncodesImages*>(&model))
     position_ids = images->generation_positions(given, std::move(position_ids), attention_mask);
-  all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
+  const bool keeps_mask = is_a<WithoutMask>(model);
+  if (!keeps_mask) all(compare("eq", attention_mask, 1));  // no padding: the mask is dropped
   const EncodedImages encoded(model, given);
   CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
   if (auto* images = dynamic_cast<const EncodesImages*>(&model); images && images->makes_masks() && g.cache == Generation::CacheKind::fixed)
@@ -341,7 +356,8 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
   X token_type_ids = given.token_type_ids;
   for (auto& [name, x] : given.others)
     if (name == "mm_token_type_ids") token_type_ids = x;
-  PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(token_type_ids), std::move(cache));
+  PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(token_type_ids), keeps_mask ? attention_mask : X(),
+                           std::move(cache));
   return sample(model, prepared, std::move(input_ids), most, tokens, processors, g);
 }
 

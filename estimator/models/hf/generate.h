@@ -6,10 +6,12 @@
 
 namespace memest::hf {
 
-/// A model whose forward takes no position_ids: generate() makes none for it.
+/// A class, or the body under its head, whose forward takes no position_ids: generate() makes none for it.
 struct WithoutPositions {
   virtual ~WithoutPositions() = default;
 };
+/// One whose forward takes no attention_mask either: generate() keeps it, a token longer after each call.
+struct WithoutMask : WithoutPositions {};
 
 struct Generation {
   I new_tokens = 1;         ///< max_new_tokens, all of which are generated

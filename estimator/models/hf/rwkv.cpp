@@ -1,5 +1,6 @@
 // models/rwkv: a linear attention by recurrence, its time steps one by one. A cache holds five states of all layers at once.
 #include "models/hf/decoder.h"
+#include "models/hf/generate.h"
 #include "models/hf/linear_attention.h"
 
 namespace memest::hf {
@@ -154,7 +155,7 @@ class RwkvBlock final : public DecoderLayer {
   RwkvFeedForward* feed_forward_;
 };
 
-class RwkvModel final : public DecoderBody {
+class RwkvModel final : public DecoderBody, public WithoutPositions {
  public:
   explicit RwkvModel(std::shared_ptr<const DecoderConfig> config)
       : DecoderBody("RwkvModel"), c_(std::move(config)), rescale_every_(c_->file.integer_or("rescale_every", 6)) {
@@ -162,14 +163,14 @@ class RwkvModel final : public DecoderBody {
     blocks_ = add_layers("blocks", c_->layers, [&](I i) { return std::make_shared<RwkvBlock>(*c_, i); });
     ln_out = &child<LayerNorm>("ln_out", c_->hidden);
   }
-  CachePtr new_generation_cache(const DecoderConfig& c) const override {
-    throw c.file.error("hidden_size", "memest does not generate with RWKV");
-  }
+  /// The first call makes the states.
+  CachePtr new_generation_cache(const DecoderConfig&) const override { return std::make_shared<Cache>(); }
 
  protected:
   std::pair<X, CachePtr> forward(X input_ids) override {
     X inputs_embeds = (*embeddings)(input_ids);
-    CachePtr state = training || !c_->options.use_cache ? nullptr : new_state(inputs_embeds);
+    CachePtr state = training ? nullptr : new_cache(*c_, training);
+    if (state && state->layer(0).states.empty()) make_states(inputs_embeds, *state);
     X hidden_states = inputs_embeds;
     for (I idx = 0; idx < c_->layers; ++idx) {
       hidden_states = (*blocks_[std::size_t(idx)])(hidden_states, {{}, {}, {}, state.get()});
@@ -180,14 +181,12 @@ class RwkvModel final : public DecoderBody {
   }
 
  private:
-  CachePtr new_state(const X& inputs_embeds) const {
-    auto state = std::make_shared<Cache>();
+  void make_states(const X& inputs_embeds, Cache& state) const {
     for (std::size_t i = 0; i < kStates; ++i) {
       X part = zeros({inputs_embeds.size(0), c_->hidden, c_->layers}, i <= kAttentionShift ? inputs_embeds.dtype() : DType::float32);
       if (!runtime().grad_mode) part->storage->categorize(Category::kv_cache);
-      state->layer(0).states.push_back(std::move(part));
+      state.layer(0).states.push_back(std::move(part));
     }
-    return state;
   }
 
   std::shared_ptr<const DecoderConfig> c_;

@@ -3,6 +3,7 @@
 
 #include "fake/checkpoint.h"
 #include "models/hf/decoder.h"
+#include "models/hf/generate.h"
 #include "models/hf/linear_attention.h"
 #include "models/hf/loss.h"
 
@@ -422,7 +423,8 @@ class xLSTMModel final : public DecoderBody {
       throw c_->file.error("max_inference_chunksize",
                            "memest runs xLSTM on sequences within this length, found " + std::to_string(sequence_length));
     const bool checkpointed = c_->options.checkpoint && training && runtime().grad_mode;  // utils/generic.py merge_with_config_defaults
-    CachePtr cache = c_->options.use_cache && !checkpointed ? new_xlstm_cache(inputs_embeds) : nullptr;
+    CachePtr cache = checkpointed ? nullptr : new_cache(*c_, training);
+    if (cache && cache->layer(0).states.empty()) make_xlstm_cache(inputs_embeds, *cache);
     X hidden_states = inputs_embeds;
     State rnn_state;
     for (I layer_idx = 0; layer_idx < c_->layers; ++layer_idx) {
@@ -441,22 +443,20 @@ class xLSTMModel final : public DecoderBody {
  private:
   static State state_of(const CacheLayer& layer) { return {layer.states[0], layer.states[1], layer.states[2]}; }
   /// xLSTMCache: the states of all layers, and how far they went.
-  CachePtr new_xlstm_cache(const X& inputs_embeds) const {
-    auto cache = std::make_shared<Cache>();
+  void make_xlstm_cache(const X& inputs_embeds, Cache& cache) const {
     const I heads = c_->file.size("num_heads"), batch_size = inputs_embeds.size(0);
     const I qk_head_dim = rounded_up(scaled(*c_, "qk_dim_factor", 0.5), 64) / heads;
     const I v_head_dim = rounded_up(scaled(*c_, "v_dim_factor", 1.0), 64) / heads;
     const X seqlen_offset = zeros({1}, DType::int64);
     for (I i = 0; i < c_->layers; ++i) {
-      auto& states = cache->layer(i).states;
+      auto& states = cache.layer(i).states;
       for (const Dims& sizes :
            {Dims{batch_size, heads, qk_head_dim, v_head_dim}, Dims{batch_size, heads, qk_head_dim}, Dims{batch_size, heads, 1}})
         states.push_back(zeros(sizes, inputs_embeds.dtype()));
       if (!runtime().grad_mode)
         for (auto& state : states) state->storage->categorize(Category::kv_cache);
     }
-    cache->layer(0).states.push_back(seqlen_offset);
-    return cache;
+    cache.layer(0).states.push_back(seqlen_offset);
   }
 
   std::shared_ptr<const DecoderConfig> c_;
@@ -465,7 +465,7 @@ class xLSTMModel final : public DecoderBody {
   UnaryPtr out_norm;
 };
 
-class xLSTMForCausalLM final : public Network {
+class xLSTMForCausalLM final : public Network, public WithoutMask {
  public:
   explicit xLSTMForCausalLM(std::shared_ptr<const DecoderConfig> c)
       : Network("xLSTMForCausalLM", c->options),
@@ -474,17 +474,30 @@ class xLSTMForCausalLM final : public Network {
         lm_head(child<Linear>("lm_head", c->hidden, c->vocab, false)) {
     if (c->tie) tie("lm_head.weight", "backbone.embeddings.weight");
   }
+  bool generates() const override { return true; }
+  /// The first call makes the states.
+  CachePtr new_generation_cache() const override { return std::make_shared<Cache>(); }
+  Step step(Batch batch) override {
+    Entered scope(*this);
+    auto [hidden_states, cache] = backbone(batch.input, {}, batch.cache);
+    return {logits_of(hidden_states), cache};
+  }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);
     auto [hidden_states, cache] = backbone(batch.input);
-    X logits = lm_head(hidden_states.to(lm_head.weight().dtype())).to_float();
-    logits = soft_cap(logits);
+    X logits = logits_of(hidden_states);
     X loss;
     if (batch.labels) loss = causal_lm_loss(logits, batch.labels, c_->vocab);
     return {model_output({loss, logits}, cache.get()), loss};
   }
 
  private:
+  X logits_of(const X& hidden_states) {
+    X logits = lm_head(hidden_states.to(lm_head.weight().dtype())).to_float();
+    logits = soft_cap(logits);
+    return logits;
+  }
+
   std::shared_ptr<const DecoderConfig> c_;
   xLSTMModel& backbone;
   Linear& lm_head;
