@@ -34,6 +34,20 @@ CONFIGS = {
 }
 CONFIGS |= {"rwkv": {"model_type": "rwkv", "hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 1000, "bos_token_id": 0, "eos_token_id": 0},
             "xlstm": {"model_type": "xlstm", "hidden_size": 256, "num_hidden_layers": 2, "num_heads": 4, "vocab_size": 1000, "chunk_size": 16, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "mode": "inference"}}
+MIDDLE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "bos_token_id": 1, "eos_token_id": 2,
+          "pad_token_id": 0}
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+LATENT = {"num_key_value_heads": 4, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16, "v_head_dim": 32, "n_shared_experts": 1, "first_k_dense_replace": 1,
+          "n_group": 1, "topk_group": 1, "n_routed_experts": 8}
+CONFIGS |= {name: MIDDLE | {"model_type": name} | more for name, more in {
+    "phi3": {}, "gemma3_text": {"head_dim": 32, "num_hidden_layers": 3, "sliding_window": 50, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "gpt_oss": EXPERTS | {"head_dim": 32, "sliding_window": 50, "num_local_experts": 8}, "deepseek_v3": EXPERTS | LATENT, "mixtral": EXPERTS | {"num_local_experts": 8},
+    "qwen2_moe": EXPERTS | {"num_experts": 8, "shared_expert_intermediate_size": 64},
+    "llama4_text": EXPERTS | {"head_dim": 32, "num_local_experts": 8, "intermediate_size_mlp": 256, "interleave_moe_layer_step": 1, "attention_chunk_size": 64}}.items()}
+EDGES = {"vocab_size": 1000, "bos_token_id": 1, "eos_token_id": 2}
+CONFIGS |= {"opt": EDGES | {"model_type": "opt", "hidden_size": 128, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "word_embed_proj_dim": 128},
+            "falcon": EDGES | {"model_type": "falcon", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
+            "bloom": EDGES | {"model_type": "bloom", "hidden_size": 128, "n_layer": 2, "n_head": 4}, "mpt": {"model_type": "mpt", "d_model": 128, "n_layers": 2, "n_heads": 4, "vocab_size": 1000}}
 SMALL_PAIR = {"d_model": 128, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 256, "decoder_ffn_dim": 320,
               "max_position_embeddings": 512, "vocab_size": 1000, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2}
 CONFIGS |= {name: SMALL_PAIR | {"model_type": name} for name in ("bart", "mbart", "pegasus", "m2m_100", "plbart", "mvp", "blenderbot", "blenderbot-small")}
@@ -59,6 +73,10 @@ CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "ea
          ("mistral", 1, 77, 9, "bf16", "sdpa", "static"), ("qwen3", 2, 20, 12, "bf16", "sdpa", "static"), ("gemma2", 2, 45, 20, "bf16", "eager", "static"),
          ("gemma2", 1, 60, 8, "fp32", "eager", "static"), ("llama", 2, 100, 30, "bf16", "sdpa", "fp8"), ("qwen3", 1, 50, 9, "fp32", "eager", "fp8"),
          ("qwen3_5_text", 2, 77, 9, "bf16", "sdpa"),
+         ("opt", 2, 60, 6, "bf16", "sdpa"), ("opt", 2, 60, 6, "bf16", "sdpa", "static"), ("opt", 1, 30, 40, "fp32", "eager", "static"), ("falcon", 2, 60, 6, "bf16", "sdpa", "static"),
+         ("bloom", 1, 40, 20, "fp32", "eager"), ("mpt", 1, 40, 20, "fp32", "eager"), ("llama4_text", 2, 60, 6, "bf16", "sdpa"), ("llama4_text", 1, 30, 40, "fp32", "eager", "static"),
+         ("phi3", 2, 60, 6, "bf16", "sdpa", "static"), ("gemma3_text", 2, 60, 6, "bf16", "sdpa", "static"), ("gpt_oss", 1, 30, 40, "fp32", "eager", "static"),
+         ("deepseek_v3", 2, 60, 6, "bf16", "sdpa", "static"), ("mixtral", 2, 60, 6, "bf16", "sdpa"), ("qwen2_moe", 2, 60, 6, "bf16", "sdpa", "static"),
          ("rwkv", 1, 20, 9, "bf16", "eager"), ("rwkv", 2, 15, 6, "fp32", "eager"), ("xlstm", 2, 40, 9, "fp32", "eager"), ("xlstm", 1, 32, 9, "bf16", "eager"),
          ("t5", 2, 100, 30, "bf16", "sdpa"), ("t5", 1, 70, 9, "fp32", "eager"), ("mt5", 2, 60, 9, "fp32", "sdpa"), ("umt5", 3, 50, 20, "bf16", "sdpa"), ("bart", 2, 100, 30, "bf16", "sdpa"),
          ("bart", 1, 300, 5, "fp32", "eager"), ("mbart", 2, 77, 9, "bf16", "sdpa"), ("marian", 2, 77, 9, "fp32", "sdpa"), ("pegasus", 1, 200, 12, "bf16", "sdpa"), ("m2m_100", 3, 40, 12, "bf16", "sdpa"),

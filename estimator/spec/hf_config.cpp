@@ -296,10 +296,26 @@ DType dtype_of(const Config& config, std::optional<DType> stored) {
   return *type;
 }
 
+/// GenerationConfig.use_cache: of a generation_config.json beside the file, with its own default; else what the configuration says.
+bool generation_cache(const std::string& folder, bool of_config) {
+  const fs::path beside = fs::path(folder) / "generation_config.json";
+  if (!folder.empty() && fs::is_regular_file(beside)) {
+    const Json file = parse_json(read_file(beside.string(), 64 * kMiB));
+    return !file.is_object() || !file.contains("use_cache") || !file["use_cache"].is_boolean() || file["use_cache"].get<bool>();
+  }
+  if (!of_config)
+    runtime().diagnostics.add(
+        {Diagnostic::Severity::note, "no-cache",
+         "the configuration says use_cache=false, and generate() does as it says: each token runs the whole sequence again", "/use_cache",
+         "--use-cache yes"});
+  return of_config;
+}
+
 HfModel::CacheKind cache_kind(const ReadOptions& options, const hf::Options& o) {
   if (options.cache.empty()) return HfModel::CacheKind::dynamic;
   if (!options.generates) throw Error("--cache: a plain forward fills a DynamicCache", "add --new-tokens, for generate()");
-  if (!o.use_cache) throw Error("--cache and --use-cache no exclude each other");
+  if (!o.use_cache && options.use_cache) throw Error("--cache and --use-cache no exclude each other");
+  if (!o.use_cache) throw Error("--cache: the configuration says use_cache=false, and generate() keeps none", "add --use-cache yes");
   if (options.cache == "fp8") return HfModel::CacheKind::fp8;
   if (o.attention == hf::Attention::flash)
     throw Error("--cache static: memest does not model flash attention over it", "use --attn sdpa or eager");
@@ -386,7 +402,7 @@ class HfConfig final : public Reader {
     const Config text = config.section_if("text_config").value_or(config);
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", text.boolean_or("use_cache", true)));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
-    if (options.generates && !options.use_cache) o.use_cache = true;  // GenerationConfig's own default
+    if (options.generates && !options.use_cache) o.use_cache = generation_cache(folder ? path : "", o.use_cache);
     o.logits_to_keep = options.logits_to_keep;
     o.chunked_loss = options.chunked_loss;
     if (options.generates) o.packed = o.padded = false;  // one prompt a sample, and all of one length

@@ -1,5 +1,6 @@
 // models/bloom/modeling_bloom.py.
 #include "models/hf/block.h"
+#include "models/hf/generate.h"
 #include "models/hf/loss.h"
 
 namespace memest::hf {
@@ -166,7 +167,7 @@ class BloomBlock final : public DecoderBlock {
   bool after_norm_;
 };
 
-class BloomModel final : public BlockModel {
+class BloomModel final : public BlockModel, public WithoutPositions {
  public:
   explicit BloomModel(const std::shared_ptr<const DecoderConfig>& c) : BlockModel("BloomModel", c) {
     check_heads(*c);
@@ -180,7 +181,11 @@ class BloomModel final : public BlockModel {
   std::pair<X, CachePtr> forward(X input_ids) override {
     X inputs_embeds = (*word_embeddings)(input_ids);
     CachePtr cache = new_cache(*c_, training);
-    const I batch = inputs_embeds.size(0), length = inputs_embeds.size(1);
+    const I batch = inputs_embeds.size(0);
+    const I length = cache && !cache->layers().empty() ? cache->layers()[0].mask_sizes(inputs_embeds.size(1)).first : inputs_embeds.size(1);
+    X seq_length_with_past;  // a tensor where the cache counts with one
+    if (const X past = cache && !cache->layers().empty() ? cache->layers()[0].query_offset() : X())
+      seq_length_with_past = past.add(inputs_embeds.size(1));
     X hidden_states = (*word_embeddings_layernorm)(inputs_embeds);
     X slopes = get_alibi_slopes();
     X positions = arange(length);

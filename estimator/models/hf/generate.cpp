@@ -132,18 +132,27 @@ class LogitsProcessors {
 };
 
 /// create_masks_for_generate: what prepare_inputs_for_generation makes for a cache of fixed shapes.
-Cache::Masks create_masks_for_generate(const Options& options, const Cache& cache, I batch_size, I sequence_length) {
+/// `states`: the layers without a window keep states, and need no mask.
+Cache::Masks create_masks_for_generate(const Options& options, const Cache& cache, I batch_size, I sequence_length, bool states) {
   Cache::Masks masks;
   const X inputs_embeds = empty({batch_size, sequence_length, 0}, runtime().default_dtype);
   const MaskArguments arguments{options, inputs_embeds, &cache};
   std::optional<I> window;
   bool full = false;
   for (auto& layer : cache.layers()) layer.window ? void(window = layer.window) : void(full = true);
-  if (full) masks.full = create_causal_mask(arguments);
+  if (full && !states) masks.full = create_causal_mask(arguments);
   if (window) masks.sliding = create_sliding_window_causal_mask(arguments, *window);
   for (auto* mask : {&masks.full, &masks.sliding})
     if (*mask && **mask) *mask = (*mask)->contiguous();
   return masks;
+}
+
+/// Of the class itself, or of the body under its head.
+template <class Kind>
+bool is_a(const Network& model) {
+  if (dynamic_cast<const Kind*>(&model)) return true;
+  return std::any_of(model.children().begin(), model.children().end(),
+                     [](auto& child) { return dynamic_cast<const Kind*>(child.second.get()); });
 }
 
 /// How _sample calls a model.
@@ -202,9 +211,11 @@ X sample(Network& model, Prepared& prepared, X input_ids, I most, const SpecialT
 /// A decoder-only model.
 class PreparedDecoder final : public Prepared {
  public:
-  PreparedDecoder(Network& model, const Options& options, const Generation& g, X positions, X token_type_ids, X mask, CachePtr cache)
+  PreparedDecoder(Network& model, const Config& config, const Options& options, const Generation& g, X positions, X token_type_ids, X mask,
+                  CachePtr cache)
       : model_(model),
         images_(dynamic_cast<EncodesImages*>(&model)),
+        states_(config.has("block_types")),  // of recurrent_gemma
         options_(options),
         g_(g),
         position_ids_(std::move(positions)),
@@ -259,9 +270,9 @@ class PreparedDecoder final : public Prepared {
  private:
   /// Gives those of the last call, which live as long as its other arguments.
   Cache::Masks prepare_masks(const X& call_ids) {
-    if (!cache_ || !cache_->is_compileable()) return {};
+    if (!cache_ || !cache_->is_compileable() || is_a<WithoutPositions>(model_)) return {};  // Bloom's calls are prepared without
     Cache::Masks former = std::exchange(cache_->prepared, {});
-    cache_->prepared = create_masks_for_generate(options_, *cache_, call_ids.size(0), call_ids.size(1));
+    cache_->prepared = create_masks_for_generate(options_, *cache_, call_ids.size(0), call_ids.size(1), states_);
     return former;
   }
   void grow_token_types(const X& types, X last) {
@@ -281,6 +292,7 @@ class PreparedDecoder final : public Prepared {
 
   Network& model_;
   EncodesImages* images_;
+  bool states_;
   const Options& options_;
   const Generation& g_;
   X position_ids_, token_type_ids_, attention_mask_;
@@ -304,14 +316,6 @@ class EncodedImages {
  private:
   EncodesImages* images_;
 };
-
-/// Of the class itself, or of the body under its head.
-template <class Kind>
-bool is_a(const Network& model) {
-  if (dynamic_cast<const Kind*>(&model)) return true;
-  return std::any_of(model.children().begin(), model.children().end(),
-                     [](auto& child) { return dynamic_cast<const Kind*>(child.second.get()); });
-}
 
 /// GenerationConfig.from_model_config: what the configuration does not say, its text_config may.
 Config generation_config(Config config) {
@@ -356,7 +360,7 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
   X token_type_ids = given.token_type_ids;
   for (auto& [name, x] : given.others)
     if (name == "mm_token_type_ids") token_type_ids = x;
-  PreparedDecoder prepared(model, options, g, std::move(position_ids), std::move(token_type_ids), keeps_mask ? attention_mask : X(),
+  PreparedDecoder prepared(model, config, options, g, std::move(position_ids), std::move(token_type_ids), keeps_mask ? attention_mask : X(),
                            std::move(cache));
   return sample(model, prepared, std::move(input_ids), most, tokens, processors, g);
 }

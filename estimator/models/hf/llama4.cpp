@@ -233,16 +233,19 @@ class Llama4TextModel final : public DecoderBody {
                                                         RotaryEmbedding::Form{.table = RotaryEmbedding::Table::complex, .cast = false}));
   }
   X embed(const X& input_ids) override { return (*embed_tokens_)(input_ids); }
+  CachePtr new_generation_cache(const DecoderConfig&) const override {
+    std::vector<I> windows;
+    for (bool chunked : chunked_) windows.push_back(chunked ? chunk_ : 0);
+    const auto cache = std::make_shared<Cache>(windows);
+    generation_cache_ = cache;
+    return cache;
+  }
 
  protected:
   std::pair<X, CachePtr> forward(X input) override {
     X inputs_embeds = is_floating(input.dtype()) ? input : embed(input);
-    CachePtr cache;
-    if (c_->options.use_cache && !(c_->options.checkpoint && training && runtime().grad_mode)) {
-      std::vector<I> windows;
-      for (bool chunked : chunked_) windows.push_back(chunked ? chunk_ : 0);
-      cache = std::make_shared<Cache>(windows);
-    }
+    CachePtr cache = new_cache(*c_, training);
+    if (cache && cache != generation_cache_.lock()) cache = new_generation_cache(*c_);
     X position_ids = default_position_ids(inputs_embeds);
     const MaskArguments arguments{c_->options, inputs_embeds, cache.get(), position_ids};
     X full, chunks;
@@ -259,6 +262,7 @@ class Llama4TextModel final : public DecoderBody {
 
  private:
   std::shared_ptr<const DecoderConfig> c_;
+  mutable std::weak_ptr<Cache> generation_cache_;  ///< DynamicCache(config) as generate() made it
   I chunk_;
   std::vector<bool> rope_, chunked_, sparse_;
   UnaryPtr embed_tokens_, norm_;

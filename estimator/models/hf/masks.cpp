@@ -199,14 +199,26 @@ X causal_mask(const MaskArguments& a, MaskFunction function, I layer, std::optio
   return make_mask(a, s, std::move(function), skip, false, local_size, vmap);
 }
 
+/// The mask of that kind that generate() made for the call. A mapping of several kinds is taken as it is, and so is the lack of a kind;
+/// where generate()'s only mask is none, the model looks whether it needs one.
+std::optional<X> prepared_mask(const MaskArguments& a, std::optional<X> Cache::Masks::*kind) {
+  if (!a.cache) return {};
+  const Cache::Masks& masks = a.cache->prepared;
+  if (!masks.full && !masks.sliding) return {};
+  if (!(masks.*kind)) return X();
+  const bool mapping = masks.full && masks.sliding;
+  if (!mapping && !*(masks.*kind)) return {};
+  return masks.*kind;
+}
+
 }  // namespace
 
 X create_causal_mask(const MaskArguments& a) {
-  if (a.cache && a.cache->prepared.full) return *a.cache->prepared.full;
+  if (auto mask = prepared_mask(a, &Cache::Masks::full)) return *mask;
   return causal_mask(a, causal, a.layer >= 0 ? a.layer : a.cache ? a.cache->first_layer(false) : 0, {});
 }
 X create_sliding_window_causal_mask(const MaskArguments& a, I window) {
-  if (a.cache && a.cache->prepared.sliding) return *a.cache->prepared.sliding;
+  if (auto mask = prepared_mask(a, &Cache::Masks::sliding)) return *mask;
   return causal_mask(a, and_masks(sliding_window_overlay(window), causal),
                      a.layer >= 0 ? a.layer
                      : a.cache    ? a.cache->first_layer(true)
@@ -220,7 +232,7 @@ X create_sliding_window_block_mask(const MaskArguments& a, I window) {
                      a.cache ? a.cache->first_layer(true) : 0, {}, true);
 }
 X create_chunked_causal_mask(const MaskArguments& a, I chunk) {
-  if (a.cache && a.cache->prepared.sliding) return *a.cache->prepared.sliding;
+  if (auto mask = prepared_mask(a, &Cache::Masks::sliding)) return *mask;
   X left_padding = zeros({a.inputs_embeds.size(0)}, DType::int64);
   return causal_mask(a, and_masks(chunked_overlay(chunk, left_padding), causal),
                      a.layer >= 0 ? a.layer

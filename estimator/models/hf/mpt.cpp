@@ -1,5 +1,6 @@
 // models/mpt/modeling_mpt.py: attention with ALiBi only, norms and projections without biases.
 #include "models/hf/block.h"
+#include "models/hf/generate.h"
 #include "models/hf/loss.h"
 
 namespace memest::hf {
@@ -102,7 +103,7 @@ class MptBlock final : public DecoderBlock {
   Dropout* resid_attn_dropout;
 };
 
-class MptModel final : public BlockModel {
+class MptModel final : public BlockModel, public WithoutPositions {
  public:
   explicit MptModel(const std::shared_ptr<const DecoderConfig>& c) : BlockModel("MptModel", c), positions_(c->file.size("max_seq_len")) {
     check_heads(*c);

@@ -96,9 +96,22 @@ class OPTDecoderLayer final : public DecoderLayer {
   Linear *fc1, *fc2;
 };
 
-class OPTDecoder final : public DecoderBody {
+/// A body whose forward makes positions of its own where the call gives none.
+class OwnPositions : public DecoderBody {
  public:
-  explicit OPTDecoder(std::shared_ptr<const DecoderConfig> config) : DecoderBody("OPTDecoder"), c_(std::move(config)) {
+  using DecoderBody::DecoderBody;
+
+ protected:
+  /// The call's position_ids; undefined where it has none: those of a text without tokens have no length.
+  X given_position_ids() const {
+    X position_ids = default_position_ids(X(empty({1, 0, 0}, DType::float32)));
+    return position_ids.size(-1) > 0 ? position_ids : X();
+  }
+};
+
+class OPTDecoder final : public OwnPositions {
+ public:
+  explicit OPTDecoder(std::shared_ptr<const DecoderConfig> config) : OwnPositions("OPTDecoder"), c_(std::move(config)) {
     const I width = c_->file.size_or("word_embed_proj_dim", c_->hidden);
     embed_tokens = &child<Embedding>("embed_tokens", c_->vocab, width, c_->file.integer_if("pad_token_id"));
     embed_positions = &child<OPTLearnedPositionalEmbedding>("embed_positions", c_->file.size("max_position_embeddings"), c_->hidden);
@@ -116,10 +129,16 @@ class OPTDecoder final : public DecoderBody {
   std::pair<X, CachePtr> forward(X input_ids) override {
     X inputs_embeds = (*embed_tokens)(input_ids);
     CachePtr cache = new_cache(*c_, training);
-    X position_attention_mask = ones({inputs_embeds.size(0), inputs_embeds.size(1)}, DType::float32);
-    X position_ids = aten("cumsum", {Tensor(position_attention_mask), I{1}});
-    position_ids = position_ids.mul(position_attention_mask).sub(1).to(DType::int64);
-    position_ids = position_ids.slice(1, 0, std::nullopt);
+    const I past_seen_tokens = cache ? cache->seen() : 0;
+    X position_attention_mask;
+    if (const bool given = cache && cache->prepared.full && *cache->prepared.full; !given)
+      position_attention_mask = ones({inputs_embeds.size(0), past_seen_tokens + inputs_embeds.size(1)}, DType::float32);
+    X position_ids = given_position_ids();
+    if (!position_ids) {
+      position_ids = aten("cumsum", {Tensor(position_attention_mask), I{1}});
+      position_ids = position_ids.mul(position_attention_mask).sub(1).to(DType::int64);
+      position_ids = position_ids.slice(1, past_seen_tokens, std::nullopt);
+    }
     X causal_mask = create_causal_mask({c_->options, inputs_embeds, cache.get()});
     X pos_embeds = (*embed_positions)(position_ids);
     if (project_in) inputs_embeds = (*project_in)(inputs_embeds);
@@ -139,18 +158,21 @@ class OPTDecoder final : public DecoderBody {
   std::vector<DecoderLayerPtr> layers_;
 };
 
-class OPTModel final : public DecoderBody {
+class OPTModel final : public OwnPositions {
  public:
   explicit OPTModel(const std::shared_ptr<const DecoderConfig>& c)
-      : DecoderBody("OPTModel"), decoder_(register_module("decoder", std::make_shared<OPTDecoder>(c))) {
+      : OwnPositions("OPTModel"), c_(c), decoder_(register_module("decoder", std::make_shared<OPTDecoder>(c))) {
     if (c->hidden % c->heads != 0)
       throw c->file.error("num_attention_heads", "the hidden size is not a multiple of the number of attention heads");
   }
 
  protected:
-  std::pair<X, CachePtr> forward(X input_ids) override { return (*decoder_)(std::move(input_ids)); }
+  std::pair<X, CachePtr> forward(X input_ids) override {
+    return (*decoder_)(std::move(input_ids), given_position_ids(), new_cache(*c_, training));
+  }
 
  private:
+  std::shared_ptr<const DecoderConfig> c_;
   std::shared_ptr<OPTDecoder> decoder_;
 };
 
