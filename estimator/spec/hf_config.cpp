@@ -446,7 +446,12 @@ class HfConfig final : public Reader {
                       "leave --cache and --cache-dtype out");
         model->inputs.resize(1);
       }
-      if (!dynamic_cast<const hf::Transcribes*>(network.get())) {
+      if (dynamic_cast<const hf::Transcribes*>(network.get())) {
+        for (auto& [symbol, value] : options.sizes)
+          if (symbol == "seq" || symbol == "src_seq")
+            throw Error("--seq: a segment of sound has the configuration's length, and the decoder starts from its first tokens",
+                        "--new-tokens says how many tokens follow");
+      } else {
         nn::InputSpec mask = model->inputs.at(0);
         mask.name = "attention_mask";
         model->inputs.insert(model->inputs.begin() + 1, mask);

@@ -351,6 +351,8 @@ X generate_from_prompt(Network& model, const Config& given_config, const Options
   CachePtr cache = g.use_cache ? model.new_generation_cache() : nullptr;
   if (auto* images = dynamic_cast<const EncodesImages*>(&model); images && images->makes_masks() && g.cache == Generation::CacheKind::fixed)
     throw Error("--cache static: memest does not model the masks that " + model.type() + " makes for it", "leave --cache out");
+  if (cache && cache->layers().empty() && g.cache != Generation::CacheKind::dynamic)
+    throw Error("--cache: " + model.type() + " keeps states of its own, and no Cache", "leave --cache and --cache-dtype out");
   if (cache && g.cache == Generation::CacheKind::fixed) cache->make_static(most - 1);
   if (cache && g.cache == Generation::CacheKind::fp8) cache->make_fp8();
   any(compare("lt", input_ids, 0));  // _get_logits_processor
