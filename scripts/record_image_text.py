@@ -4,7 +4,7 @@
 Small models of transformers are trained or run on PyTorch's CUDA build with the inputs that their processors make; one row of
 tests/accuracy/rows.jsonl a line. It needs torch, transformers and a CUDA device, or a stand-in whose allocator counts: there values read back
 are not those of a run, so checks of them are left out here, and the stand-in is told how many elements a mask selects where it has a function
-vgpu_tell(value, bytes): what the next read of so many bytes gives. --traces also writes the allocator's events of each run. The rows were recorded with PYTHONHASHSEED=0: llama4 makes its masks in the order of a set.
+vgpu_tell_bytes(values, bytes): what the next read of so many bytes gives. --traces also writes the allocator's events of each run. The rows were recorded with PYTHONHASHSEED=0: llama4 makes its masks in the order of a set.
 """
 import argparse
 import contextlib
@@ -32,6 +32,7 @@ LLAMA4 = {"model_type": "llama4", "image_token_index": 0,
                                  "attention_chunk_size": 16},
           "vision_config": {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 56, "patch_size": 14, "projector_input_dim": 80,
                             "projector_output_dim": 80, "vision_output_dim": 80}}
+PIXTRAL = {"model_type": "pixtral", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 112, "patch_size": 14}
 MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, and the size of an image where it is not the configuration's
     "clip": ("CLIPModel", "zero-shot-image-cls", {"model_type": "clip", "projection_dim": 48, "text_config": PART | {"vocab_size": 1000}, "vision_config": VISION}, 3, 20, 1),
     "siglip": ("SiglipModel", "zero-shot-image-cls", {"model_type": "siglip", "text_config": PART | {"vocab_size": 1000, "projection_size": 48}, "vision_config": VISION}, 3, 20, 1),
@@ -48,6 +49,10 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
                                  "intermediate_layers_indices": [0, 2], "vision_output_dim": 144}}, 2, 40, 1),
     "git": ("GitForCausalLM", "image-text-to-text", {"model_type": "git", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1000,
             "vision_config": VISION}, 2, 40, 1),
+    "llava-pixtral": ("LlavaForConditionalGeneration", "image-text-to-text", LLAVA | {"vision_feature_select_strategy": "full", "vision_feature_layer": -1, "vision_config": PIXTRAL,
+                      "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}}, 2, 60, 1, "84x112"),
+    "mistral3": ("Mistral3ForConditionalGeneration", "image-text-to-text", {"model_type": "mistral3", "image_token_index": 0, "spatial_merge_size": 2,
+                 "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}, "vision_config": PIXTRAL}, 2, 40, 2, "112x84"),
     "voxtral": ("VoxtralForConditionalGeneration", "seq2seq", {"model_type": "voxtral", "audio_token_id": 0, "text_config": TEXT | {"head_dim": 16},
                 "audio_config": {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 16, "max_source_positions": 40}}, 2, 40, 1),
     "llama4": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1),
@@ -75,6 +80,15 @@ def save_trace(folder, ident):
     memory._record_memory_history(enabled=None)
 
 
+def pixtral_reads(images, rows, columns, merge):
+    """What modeling_pixtral.py and modeling_mistral3.py read of image_sizes, in their order: numbers of 8 bytes, and a list of the tokens."""
+    reads = [(rows, 8), (columns, 8)] * images
+    if merge:
+        reads += [(rows * columns, 8)] * images + [(rows, 8), (columns, 8)] * images
+    tokens = rows * columns // (merge or 1) ** 2
+    return reads + [((tokens,) * images, 8 * images)]
+
+
 def inputs_of(name, training, dtype, batch=None, seq=None):
     """The arguments of forward, in the order of the processor; labels last."""
     _, task, config, own_batch, own_seq, images, *_ = MODELS[name]
@@ -90,6 +104,10 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
         audio = config["audio_config"]
         made["input_features"] = torch.zeros(batch, audio["num_mel_bins"], 2 * audio["max_source_positions"], dtype=dtype)
         told_masks.append(batch * audio["max_source_positions"] * audio["hidden_size"] // audio["intermediate_size"] * config["text_config"]["hidden_size"])
+    elif config.get("vision_config", {}).get("model_type") == "pixtral":
+        height, width = (int(x) for x in size[0].split("x"))
+        made |= {"pixel_values": torch.zeros(batch * images, 3, height, width, dtype=dtype), "image_sizes": torch.ones(batch * images, 2, dtype=torch.long)}
+        told_masks.extend(pixtral_reads(batch * images, height // 14, width // 14, config.get("spatial_merge_size")))
     elif images:
         made["pixel_values"] = torch.zeros(batch * images * PIXELS.get(name, 1), 3, side, side, dtype=dtype)
     if training and task != "zero-shot-image-cls":
@@ -99,8 +117,9 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
 
 def tell(count, size=4):
     """Says how many elements the next mask selects: nonzero reads an int."""
-    if hasattr(ctypes.CDLL(None), "vgpu_tell"):
-        ctypes.CDLL(None).vgpu_tell(ctypes.c_longlong(count), ctypes.c_size_t(size))
+    if hasattr(ctypes.CDLL(None), "vgpu_tell_bytes"):
+        values = (ctypes.c_longlong * 64)(*(count if isinstance(count, tuple) else (count,)))
+        ctypes.CDLL(None).vgpu_tell_bytes(values, ctypes.c_size_t(size))
 
 
 def masked_scatter(self, mask, source, scatter=torch.Tensor.masked_scatter):
@@ -161,8 +180,8 @@ def measured(model, host, precision, training, options):
             optimizer.zero_grad()
             end(step, "zero_grad")
         with contextlib.nullcontext() if training else torch.no_grad(), amp:
-            for count in told_masks:
-                tell(count)
+            for told in told_masks:
+                tell(*told if isinstance(told, tuple) else (told,))
             out = model(**on_device, **options)
             loss = out.loss if training else None
         end(step, "forward")
@@ -216,6 +235,7 @@ def run(name, precision, attention, mode, extra="", traces=None):
 def prepare():
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.Tensor.masked_scatter = masked_scatter
+    torch.Tensor.prod = torch.Tensor.sum  # the same allocations, without a kernel that is compiled at run time
     torch._check_tensor_all_with = lambda error, condition, message=None: bool(condition._is_all_true().item())
     transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None  # 5.24: Llama4ForConditionalGeneration.forward asks for it at its end
 

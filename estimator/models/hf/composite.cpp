@@ -31,6 +31,12 @@ DecoderParts text_decoder(const Config& section, const Options& options) {
   return parts;
 }
 
+X argument(const Batch& batch, std::string_view name) {
+  for (auto& [key, x] : batch.others)
+    if (key == name) return x;
+  return {};
+}
+
 VisionModel::VisionModel(const char* type, VisionTowerPtr (*f)(const Config&, const Options&)) : model_type(type), make(f) {
   vision_models().push_back(this);
 }

@@ -9,6 +9,15 @@ namespace memest::hf {
 /// AutoModel.from_config(text_config): the parts of a decoder of that section's model_type.
 DecoderParts text_decoder(const Config& section, const Options& options);
 
+/// The argument of that name beside the usual ones; undefined where the call has none.
+X argument(const Batch& batch, std::string_view name);
+
+/// The tensor [images, 2] of a call, and what its values would say: the pixels of each image.
+struct ImageSizes {
+  X tensor;
+  I height = 0, width = 0;
+};
+
 /// BaseModelOutputWithPooling of a vision model.
 struct VisionOutput {
   X last_hidden_state, pooler_output;
@@ -21,14 +30,17 @@ class VisionTower : public Base, public nn::EmbeddedModel {
  public:
   struct Shape {
     I positions, hidden, layers, channels, image;  ///< of last_hidden_state; its layers; of pixel_values
+    I patch = 0;                                   ///< of a tower that takes images of any size, packed into one sequence
   };
   VisionTower(std::string type, Shape s) : Base(std::move(type)), shape(s) {}
   const Shape shape;
   nn::InputEmbedding* input_embedding() override { return embedding_at(*this, "embeddings.patch_embedding"); }
   /// `selected`: which hidden states are kept; 0 is what the first layer gets.
-  VisionOutput operator()(X pixel_values, const std::vector<I>& selected = {}) {
+  VisionOutput operator()(X pixel_values, const std::vector<I>& selected = {}, ImageSizes sizes = {}) {
     Entered scope(*this);
+    sizes_ = std::move(sizes);
     VisionOutput output = forward(pixel_values, selected);
+    sizes_ = {};
     pixel_values.reset();
     return output;
   }
@@ -36,6 +48,10 @@ class VisionTower : public Base, public nn::EmbeddedModel {
  protected:
   virtual VisionOutput forward(X pixel_values, const std::vector<I>& selected) = 0;
   using Base::forward;
+  const ImageSizes& sizes() const { return sizes_; }
+
+ private:
+  ImageSizes sizes_;
 };
 using VisionTowerPtr = std::shared_ptr<VisionTower>;
 

@@ -1,7 +1,7 @@
 #include "models/hf/grid_vision.h"
 
-#include "fake/checkpoint.h"
 #include "models/hf/attention.h"
+#include "models/hf/checkpointed.h"
 
 namespace memest::hf {
 
@@ -216,11 +216,8 @@ GridBlock::GridBlock(const Form& form, const GridVisionConfig& c, UnaryPtr mlp)
 }
 X GridBlock::operator()(X hidden_states, GridCall call) {
   Entered scope(*this);
-  if (options_.checkpoint && training && runtime().grad_mode) {
-    Region region = [this, call](const Tensors& inputs) { return Tensors{forward(X(inputs[0]), call)}; };
-    return options_.reentrant ? checkpoint_reentrant(std::move(region), {hidden_states})[0]
-                              : memest::checkpoint(std::move(region), {hidden_states})[0];
-  }
+  if (checkpoints(options_, training))
+    return checkpointed(options_, [this, call](const Tensors& inputs) { return Tensors{forward(X(inputs[0]), call)}; }, {hidden_states});
   X result = forward(hidden_states, call);
   hidden_states.reset();
   return result;

@@ -1,7 +1,7 @@
 // models/llama4/modeling_llama4.py (transformers 5.24), the model of images and text; its text model stands in llama4.cpp.
 #include <cmath>
 
-#include "fake/checkpoint.h"
+#include "models/hf/checkpointed.h"
 #include "models/hf/clip_encoder.h"
 #include "models/hf/llama4.h"
 #include "models/hf/loss.h"
@@ -79,10 +79,9 @@ class Llama4VisionEncoderLayer final : public Base {
         post_attention_layernorm(child<LayerNorm>("post_attention_layernorm", c.hidden)) {}
   X operator()(X hidden_state, X freqs_ci) {
     Entered scope(*this);
-    if (options_.checkpoint && training && runtime().grad_mode) {
-      Region region = [this, hidden_state, freqs_ci](const Tensors&) { return Tensors{forward(hidden_state, freqs_ci)}; };
-      return options_.reentrant ? checkpoint_reentrant(std::move(region), {})[0] : memest::checkpoint(std::move(region), {})[0];
-    }
+    if (checkpoints(options_, training))
+      return checkpointed(options_, [this, hidden_state, freqs_ci](const Tensors&) { return Tensors{forward(hidden_state, freqs_ci)}; },
+                          {});
     X result = forward(hidden_state, freqs_ci);
     hidden_state.reset();
     return result;

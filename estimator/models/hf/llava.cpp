@@ -1,35 +1,30 @@
 // models/llava/modeling_llava.py (transformers 5.24).
-#include "models/hf/composite.h"
+#include "models/hf/llava.h"
+
+#include <algorithm>
 
 namespace memest::hf {
 namespace {
 
-/// LlavaMultiModalProjector and Mistral3's: linear_2(act(linear_1(x))).
-class LlavaMultiModalProjector final : public Unary {
+class LlavaMultiModalProjector final : public LlavaProjector {
  public:
   LlavaMultiModalProjector(const Config& c, I in, I hidden)
-      : Unary("LlavaMultiModalProjector"),
-        linear_1(child<Linear>("linear_1", in, hidden, c.boolean_or("multimodal_projector_bias", true))),
-        act(child<Activation>("act", c.text("projector_hidden_act"))),
-        linear_2(child<Linear>("linear_2", hidden, hidden, c.boolean_or("multimodal_projector_bias", true))) {}
-
- protected:
-  X forward(X image_features) override {
-    X hidden_states = linear_1(image_features);
-    hidden_states = act(hidden_states);
-    hidden_states = linear_2(hidden_states);
+      : LlavaProjector("LlavaMultiModalProjector"), projection_(*this, c, in, hidden) {}
+  X operator()(X image_features, const ImageSizes&) override {
+    Entered scope(*this);
+    X hidden_states = projection_(image_features);
+    image_features.reset();
     return hidden_states;
   }
 
  private:
-  Linear& linear_1;
-  Activation& act;
-  Linear& linear_2;
+  LlavaProjection projection_;
 };
 
 class LlavaModel final : public ImageTextModel {
  public:
-  LlavaModel(const Config& c, const Options& o) : ImageTextModel("LlavaModel", o), one_layer_(!c.find("vision_feature_layer")->list()) {
+  LlavaModel(const Config& c, const Options& o, const LlavaForm& form)
+      : ImageTextModel(form.type, o), form_(form), one_layer_(!c.find("vision_feature_layer")->list()) {
     vision_tower_ = register_module("vision_tower", make_vision_tower(c.section("vision_config"), o));
     text = text_decoder(c.section("text_config"), o);
     const I states = vision_tower_->shape.layers + 1;
@@ -39,23 +34,41 @@ class LlavaModel final : public ImageTextModel {
                       "the vision model has " + std::to_string(states) + " hidden states, found " + std::to_string(layer));
       feature_layers_.push_back((layer + states) % states);
     }
-    const std::string strategy = c.text("vision_feature_select_strategy");
+    const VisionTower::Shape& shape = vision_tower_->shape;
+    const std::string strategy = c.text_or("vision_feature_select_strategy", "full");
     if (strategy != "default" && strategy != "full")
       throw c.error("vision_feature_select_strategy", "expected 'default' or 'full', found '" + strategy.substr(0, 60) + "'");
     crops_ = strategy == "default";
-    multi_modal_projector = &child<LlavaMultiModalProjector>(
-        "multi_modal_projector", c, checked_mul(vision_tower_->shape.hidden, I(feature_layers_.size())), text.config->hidden);
+    if (shape.patch > 0 && crops_)
+      throw c.error("vision_feature_select_strategy", "expected 'full' over a vision model without a class token, found 'default'");
+    height_ = shape.patch > 0 ? c.integer_or("image_height", shape.image) : shape.image;
+    width_ = shape.patch > 0 ? c.integer_or("image_width", shape.image) : shape.image;
+    check_sides();
+    multi_modal_projector = register_module(
+        "multi_modal_projector", form.make_projector(c, checked_mul(shape.hidden, I(feature_layers_.size())), text.config->hidden));
     language_model_ = register_module("language_model", make_decoder_body(text));
   }
   Images images() const override {
     const VisionTower::Shape& s = vision_tower_->shape;
-    return {s.positions - (crops_ ? 1 : 0), s.channels, s.image};
+    if (s.patch == 0) return {s.positions - (crops_ ? 1 : 0), s.channels, s.image};
+    const I rows = height_ / side(), columns = width_ / side();  // processing_pixtral.py: a token ends each row
+    return {checked_mul(rows, columns + 1), s.channels, s.image};
+  }
+  std::vector<nn::InputSpec> image_inputs() const override {
+    if (vision_tower_->shape.patch == 0) return ImageTextModel::image_inputs();
+    const nn::SizeExpression images("batch * images"), channels(std::to_string(vision_tower_->shape.channels));
+    return {{"pixel_values",
+             {images, channels, nn::SizeExpression(std::to_string(height_)), nn::SizeExpression(std::to_string(width_))},
+             DType::float32},
+            {"image_sizes", {images, nn::SizeExpression("2")}, DType::int64}};
   }
 
   DecoderBody* generating_decoder() const override { return language_model_.get(); }
   /// The features of each image take the place of the vision model's pooler_output.
   ImageFeatures get_image_features(const Batch& batch) override {
-    VisionOutput image_outputs = (*vision_tower_)(batch.pixel_values, feature_layers_);
+    const X image_sizes = argument(batch, "image_sizes");
+    const ImageSizes sizes{image_sizes, height_, width_};
+    VisionOutput image_outputs = (*vision_tower_)(batch.pixel_values, feature_layers_, sizes);
     auto cropped = [this](const X& x) { return crops_ ? x.whole_slices(1).slice(1, 1, std::nullopt) : x; };
     X selected_image_feature;
     if (one_layer_) {
@@ -69,8 +82,8 @@ class LlavaModel final : public ImageTextModel {
       }
       selected_image_feature = cat(std::move(hs_pool), -1);
     }
-    X image_features = (*multi_modal_projector)(selected_image_feature);
-    std::vector<X> features = image_features.unbind(0);
+    X image_features = (*multi_modal_projector)(form_.takes_rows ? selected_image_feature.squeeze(0) : selected_image_feature, sizes);
+    std::vector<X> features = image_sizes ? split_by_sizes(image_features, image_sizes) : image_features.unbind(0);
     image_outputs.pooler_output.reset();
     return {image_outputs, features};
   }
@@ -95,19 +108,62 @@ class LlavaModel final : public ImageTextModel {
   }
 
  private:
+  std::vector<X> split_by_sizes(const X& image_features, const X& image_sizes) const {
+    {  // split_sizes
+      X tokens = aten("floor_divide", {Tensor(image_sizes), side()});
+      X counts = aten("prod", {Tensor(tokens), I{-1}});
+      tokens.reset();
+    }
+    return image_features.squeeze(0).split(Dims::filled(int(image_sizes.size(0)), height_ / side() * (width_ / side())), 0);
+  }
+  /// Pixels of a token's side.
+  I side() const { return checked_mul(vision_tower_->shape.patch, form_.merge); }
+  void check_sides() const {
+    if (vision_tower_->shape.patch == 0 || (height_ % side() == 0 && width_ % side() == 0)) return;
+    auto rounded = [this](I pixels) { return std::to_string(std::max<I>(1, (pixels + side() - 1) / side()) * side()); };
+    throw Error("--image " + std::to_string(height_) + "x" + std::to_string(width_) + ": the sides of an image are multiples of " +
+                    std::to_string(side()) + " pixels here",
+                "the processor resizes it: --image " + rounded(height_) + "x" + rounded(width_));
+  }
+
+  LlavaForm form_;
+  I height_ = 0, width_ = 0;
   bool one_layer_, crops_;
   VisionTowerPtr vision_tower_;
   std::vector<I> feature_layers_;
-  LlavaMultiModalProjector* multi_modal_projector;
+  std::shared_ptr<LlavaProjector> multi_modal_projector;
   std::shared_ptr<DecoderBody> language_model_;
 };
 
 NetworkPtr llava(const Config& config, const Options& o) {
   const bool tied =
       config.boolean_or("tie_word_embeddings", false) || config.section("text_config").boolean_or("tie_word_embeddings", true);
-  return make_image_text(config, o, {.prefix = "Llava", .tied = tied}, std::make_shared<LlavaModel>(config, o));
+  LlavaForm form;
+  form.make_projector = [](const Config& c, I in, I hidden) -> std::shared_ptr<LlavaProjector> {
+    return std::make_shared<LlavaMultiModalProjector>(c, in, hidden);
+  };
+  return make_image_text(config, o, {.prefix = "Llava", .tied = tied}, make_llava_model(config, o, form));
 }
 const Family llava_family{{"llava"}, image_text_classes("Llava", llava, false)};
 
 }  // namespace
+
+LlavaProjection::LlavaProjection(Base& owner, const Config& c, I in, I hidden) {
+  const bool bias = c.boolean_or("multimodal_projector_bias", true);
+  linear_1 = owner.register_module("linear_1", std::make_shared<Linear>(in, hidden, bias));
+  act = owner.register_module("act", std::make_shared<Activation>(c.text("projector_hidden_act")));
+  linear_2 = owner.register_module("linear_2", std::make_shared<Linear>(hidden, hidden, bias));
+}
+X LlavaProjection::operator()(X image_features) {
+  X hidden_states = (*linear_1)(image_features);
+  image_features.reset();
+  hidden_states = (*act)(hidden_states);
+  hidden_states = (*linear_2)(hidden_states);
+  return hidden_states;
+}
+
+ImageTextModelPtr make_llava_model(const Config& config, const Options& options, const LlavaForm& form) {
+  return std::make_shared<LlavaModel>(config, options, form);
+}
+
 }  // namespace memest::hf

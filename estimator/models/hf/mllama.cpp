@@ -451,21 +451,16 @@ class MllamaModel final : public ImageTextModel {
 
  protected:
   Output forward(const Batch& batch) override {
-    auto argument = [&](const char* name) {
-      for (auto& [key, x] : batch.others)
-        if (key == name) return x;
-      return X();
-    };
     X vision_outputs;
     CrossAttention cross;
     if (batch.pixel_values) {
       if (batch.pixel_values.size(4) != v_.image || batch.pixel_values.size(5) != v_.image)
         throw Error("images are cut into tiles of " + std::to_string(v_.image) + "x" + std::to_string(v_.image),
                     "--image is the size of a tile here, the config's image_size");
-      vision_outputs = (*vision_model)(batch.pixel_values, argument("aspect_ratio_ids"), argument("aspect_ratio_mask"));
+      vision_outputs = (*vision_model)(batch.pixel_values, argument(batch, "aspect_ratio_ids"), argument(batch, "aspect_ratio_mask"));
       cross.states = vision_outputs;
       cross.states = (*multi_modal_projector)(cross.states).reshape({-1, cross.states.size(-2), text.config->hidden});
-      prepare_cross_attention_mask(cross, argument("cross_attention_mask"));
+      prepare_cross_attention_mask(cross, argument(batch, "cross_attention_mask"));
     }
     language_model->cross = cross;
     auto [last_hidden_state, cache] = (*language_model)(batch.input);
