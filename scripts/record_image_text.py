@@ -53,6 +53,10 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
                       "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}}, 2, 60, 1, "84x112"),
     "mistral3": ("Mistral3ForConditionalGeneration", "image-text-to-text", {"model_type": "mistral3", "image_token_index": 0, "spatial_merge_size": 2,
                  "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}, "vision_config": PIXTRAL}, 2, 40, 2, "112x84"),
+    "internvl": ("InternVLForConditionalGeneration", "image-text-to-text", {"model_type": "internvl", "image_token_id": 0, "text_config": TEXT | {"model_type": "qwen2"},
+                 "vision_config": VISION | {"norm_type": "rms_norm", "use_qk_norm": True}}, 2, 40, 1),
+    "internvl-tiles": ("InternVLForConditionalGeneration", "image-text-to-text", {"model_type": "internvl", "image_token_id": 0, "text_config": TEXT | {"model_type": "qwen2"},
+                       "vision_config": VISION | {"attention_bias": True, "use_mean_pooling": False}}, 2, 60, 1, "100x150"),
     "voxtral": ("VoxtralForConditionalGeneration", "seq2seq", {"model_type": "voxtral", "audio_token_id": 0, "text_config": TEXT | {"head_dim": 16},
                 "audio_config": {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 16, "max_source_positions": 40}}, 2, 40, 1),
     "llama4": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 1),
@@ -60,7 +64,7 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
     "llama4-text": ("Llama4ForConditionalGeneration", "image-text-to-text", LLAMA4, 2, 40, 0),
 }
 selected, told_masks = [], []  # counts for backward, and for forward
-PIXELS = {"llama4-tiles": 7}  # tiles of an image: two by three, and the whole one
+PIXELS = {"llama4-tiles": 7, "internvl-tiles": 7}  # tiles of an image: two by three, and the whole one
 EXTRAS = {  # memest's options
     "checkpoint": ["--checkpoint", "full"], "reentrant": ["--checkpoint", "full,reentrant"], "lora": ["--lora", "r=8,alpha=16,targets=q_proj+v_proj"],
     "lora-checkpoint": ["--lora", "r=8,alpha=16,targets=all-linear", "--checkpoint", "full"], "freeze": ["--freeze", "*vision*"],
@@ -91,7 +95,7 @@ def pixtral_reads(images, rows, columns, merge):
 
 def inputs_of(name, training, dtype, batch=None, seq=None):
     """The arguments of forward, in the order of the processor; labels last."""
-    _, task, config, own_batch, own_seq, images, *_ = MODELS[name]
+    _, task, config, own_batch, own_seq, images, *size = MODELS[name]
     batch, seq = batch or own_batch, seq or own_seq
     side = config.get("vision_config", {}).get("image_size")
     made = {"input_ids": torch.zeros(batch, seq, dtype=torch.long)}
@@ -218,6 +222,7 @@ def run(name, precision, attention, mode, extra="", traces=None):
         del result["states"]["parameters_bytes"]  # memest counts the scales of quantised weights, too
     ident = f"images and text: {name} batch={batch} seq={seq} mode={mode} precision={precision} attention={attention}" + (f" {extra}" if extra else "")
     if traces:
+        from record_generation import save_trace  # which imports this file
         save_trace(traces, ident)
     spec = f"image-text-{name}.json"
     (CONFIG_FILES / spec).write_text(json.dumps(config) + "\n")

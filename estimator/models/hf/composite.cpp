@@ -63,6 +63,17 @@ void ImageTextModel::ImageFeatures::collect(Values& into) const {
   for (auto& x : outputs.hidden_states) into.emplace_back(Tensor(x));
 }
 
+X pixel_shuffle(X vision_features, double ratio) {
+  const I batch_size = vision_features.size(0), height = vision_features.size(1), width = vision_features.size(2),
+          channels = vision_features.size(3);
+  const auto part = [ratio](I size) { return I(double(size) * ratio); };
+  vision_features = vision_features.view({batch_size, height, part(width), I(double(channels) / ratio)});
+  vision_features = vision_features.permute({0, 2, 1, 3}).contiguous();
+  vision_features = vision_features.view({batch_size, part(height), part(width), I(double(channels) / (ratio * ratio))});
+  vision_features = vision_features.permute({0, 2, 1, 3}).contiguous();
+  return vision_features;
+}
+
 X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features) {
   X special_image_mask = aten("eq", {Tensor(input_ids), I{0}});
   X n_image_tokens = aten("sum", {Tensor(special_image_mask)});

@@ -64,6 +64,9 @@ class VisionModel {
 };
 VisionTowerPtr make_vision_tower(const Config& section, const Options& options);
 
+/// Squares of 1 / ratio patches a side become one, their channels joined: [batch, side, side, channels] of llama4 and internvl.
+X pixel_shuffle(X vision_features, double ratio);
+
 /// get_placeholder_mask: which of the input_ids stand for images, [batch, seq, 1], and the check that they are as many as the features.
 X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_features);
 

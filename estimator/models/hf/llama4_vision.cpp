@@ -3,6 +3,7 @@
 
 #include "models/hf/checkpointed.h"
 #include "models/hf/clip_encoder.h"
+#include "models/hf/encoder.h"
 #include "models/hf/llama4.h"
 #include "models/hf/loss.h"
 
@@ -42,25 +43,15 @@ class Llama4VisionAttention final : public Module<Llama4VisionAttention> {
     X value_states = v_proj(hidden_states).view(hidden_shape);
     std::tie(query_states, key_states) = vision_apply_rotary_emb(query_states, key_states, freqs_ci);
     for (X* states : {&query_states, &key_states, &value_states}) *states = states->transpose(1, 2);
-    auto [attn_output, attn_weights] = attend(query_states, key_states, value_states);
+    const auto attend = options_.attention == Attention::eager ? bert_eager_attention_forward : sdpa_attention_forward;
+    auto [attn_output, attn_weights] =
+        attend(query_states, key_states, value_states, {.dropout = training ? dropout_ : 0.0, .training = training, .causal = false});
     attn_output = attn_output.reshape(input_shape + Dims{-1}).contiguous();
     attn_output = o_proj(attn_output);
     return leave(std::move(attn_output), query_states, key_states, value_states, attn_weights);
   }
 
  private:
-  Pair attend(const X& query, const X& key, const X& value) {
-    const double dropout = training ? dropout_ : 0.0;
-    if (options_.attention != Attention::eager)
-      return attention_interface(options_, query, key, value, {.dropout = dropout, .training = training, .causal = false});
-    X attn_weights = query.matmul(key.transpose(2, 3)).mul(1.0);  // vision_eager_attention_forward
-    attn_weights = attn_weights.softmax(-1);
-    attn_weights = ops::dropout(attn_weights, dropout, training);
-    X attn_output = attn_weights.matmul(value);
-    attn_output = attn_output.transpose(1, 2).contiguous();
-    return {attn_output, attn_weights};
-  }
-
   const Options options_;
   I head_dim_;
   double dropout_;
@@ -154,18 +145,6 @@ class Llama4UnfoldConvolution final : public Unary, public nn::InputEmbedding {
   Linear* linear_;
 };
 
-X pixel_shuffle(X input_tensor, double shuffle_ratio) {
-  const I batch_size = input_tensor.size(0), patch_size = I(std::sqrt(double(input_tensor.size(1))));
-  input_tensor = input_tensor.view({batch_size, patch_size, patch_size, -1});
-  const I height = input_tensor.size(1), width = input_tensor.size(2), channels = input_tensor.size(3);
-  X reshaped_tensor = input_tensor.view({batch_size, height, I(double(width) * shuffle_ratio), I(double(channels) / shuffle_ratio)});
-  reshaped_tensor = reshaped_tensor.permute({0, 2, 1, 3}).contiguous();
-  reshaped_tensor = reshaped_tensor.view({batch_size, I(double(height) * shuffle_ratio), I(double(width) * shuffle_ratio),
-                                          I(double(channels) / (shuffle_ratio * shuffle_ratio))});
-  reshaped_tensor = reshaped_tensor.permute({0, 2, 1, 3}).contiguous();
-  return reshaped_tensor.view({batch_size, -1, reshaped_tensor.size(-1)});
-}
-
 class Llama4VisionMLP2 final : public Unary {
  public:
   explicit Llama4VisionMLP2(const Config& c)
@@ -174,6 +153,7 @@ class Llama4VisionMLP2 final : public Unary {
         fc1(child<Linear>("fc1", c.size("intermediate_size"), c.size("projector_input_dim"), false)),
         fc2(child<Linear>("fc2", c.size("projector_output_dim"), c.size("projector_output_dim"), false)),
         activation_fn(child<Activation>("activation_fn", "gelu")) {}
+  I width() const { return fc1.weight().size(1); }
 
  protected:
   X forward(X hidden_states) override {
@@ -196,7 +176,9 @@ class Llama4VisionPixelShuffleMLP final : public Unary {
 
  protected:
   X forward(X encoded_patches) override {
-    encoded_patches = pixel_shuffle(encoded_patches, ratio_);
+    const I patch_size = I(std::sqrt(double(encoded_patches.size(1))));
+    X shuffled = pixel_shuffle(encoded_patches.view({encoded_patches.size(0), patch_size, patch_size, -1}), ratio_);
+    encoded_patches = std::move(shuffled).view({encoded_patches.size(0), -1, mlp.width()});
     return mlp(encoded_patches);
   }
 
