@@ -88,7 +88,8 @@ CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "ea
          *[(name, 2, 160, 9, *run) for name, run in zip(GRIDS, [("bf16", "sdpa"), ("fp32", "eager")] * 3) if name != "qwen2_5_vl"], ("qwen2_vl", 1, 150, 5, "fp32", "eager"), *[(name, 2, 40, 9, "bf16", "sdpa") for name in TEXT_ALONE], ("qwen2_vl", 2, 130, 5, "bf16", "sdpa", "static"), ("qwen3_vl-text", 2, 30, 5, "bf16", "sdpa", "static"),
          ("gemma3", 2, 30, 5, "bf16", "sdpa", "none"), ("llava", 1, 30, 5, "bf16", "sdpa", "none"), ("paligemma", 2, 30, 5, "bf16", "sdpa", "none"), ("t5", 2, 30, 5, "bf16", "sdpa", "none"),
          ("bart", 1, 30, 5, "bf16", "sdpa", "none"), ("llama", 2, 30, 5, "bf16", "sdpa", "none"), ("llava", 2, 40, 8, "bf16", "sdpa", "static"), ("gemma3", 2, 40, 8, "bf16", "sdpa", "static"),
-         ("paligemma", 2, 40, 8, "bf16", "sdpa", "static")]
+         ("paligemma", 2, 40, 8, "bf16", "sdpa", "static"),
+         *[(name, 2, 60, 9, *run) for name in ("internvl", "mistral3", "llava-pixtral") for run in (("bf16", "sdpa"), ("fp32", "eager"))]]
 
 
 class Values(TorchFunctionMode):
@@ -199,6 +200,10 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
         for key, x in images.items():
             x._values = host[key]
         ids._values, mask._values = 1 - host["mm_token_type_ids"], torch.ones(batch, seq, dtype=torch.long)
+    for told in [(0, 8)] * 2 * bool(record_image_text.told_masks) + record_image_text.told_masks:  # generate reads two numbers before
+        record_image_text.tell(*told if isinstance(told, tuple) else (told,))
+        torch.Tensor.prod = torch.Tensor.sum  # as in record_image_text.py
+    record_image_text.told_masks.clear()
     try:
         with values:
             sequences = model.generate(ids, attention_mask=mask, **images, max_new_tokens=new_tokens, do_sample=False, disable_compile=True, **CACHES.get(cache, {}))
@@ -215,7 +220,7 @@ def run(name, batch, seq, new_tokens, precision, attention, cache=None, traces=N
     return {"set": "generation", "id": ident,
             "arguments": [f"configs/{spec}", "--batch", str(batch), *(["--seq", str(seq)] if seq else []), "--mode", "infer", "--precision", precision, "--attn", attention,
                           "--new-tokens", str(new_tokens), *{"none": ["--use-cache", "no"], "static": ["--cache", "static"], "fp8": ["--cache-dtype", "fp8"]}.get(cache, []),
-                          *(["--task", "image-text-to-text", "--images", str(IMAGES[name][5]) if name in IMAGES else str(len(images) and 1)] if name in IMAGES | GRIDS | TEXT_ALONE else []), *(["--image", "x".join(map(str, GRID_SIDES[name]))] if name in GRIDS else []), "--gpu", "a100-80gb", "--torch-version", "2.15"],
+                          *(["--task", "image-text-to-text", "--images", str(IMAGES[name][5]) if name in IMAGES else str(len(images) and 1)] if name in IMAGES | GRIDS | TEXT_ALONE else []), *(["--image", "x".join(map(str, GRID_SIDES[name]))] if name in GRIDS else ["--image", IMAGES[name][6]] if name in IMAGES and len(IMAGES[name]) > 6 else []), "--gpu", "a100-80gb", "--torch-version", "2.15"],
             "states": {"parameters_bytes": size(parameters), "buffers_bytes": size(buffers), "gradients_bytes": 0, "optimizer_state_bytes": 0},
             "phases": phases.rows, "reserved": phases.reserved}
 

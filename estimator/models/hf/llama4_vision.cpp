@@ -153,7 +153,6 @@ class Llama4VisionMLP2 final : public Unary {
         fc1(child<Linear>("fc1", c.size("intermediate_size"), c.size("projector_input_dim"), false)),
         fc2(child<Linear>("fc2", c.size("projector_output_dim"), c.size("projector_output_dim"), false)),
         activation_fn(child<Activation>("activation_fn", "gelu")) {}
-  I width() const { return fc1.weight().size(1); }
 
  protected:
   X forward(X hidden_states) override {
@@ -178,7 +177,8 @@ class Llama4VisionPixelShuffleMLP final : public Unary {
   X forward(X encoded_patches) override {
     const I patch_size = I(std::sqrt(double(encoded_patches.size(1))));
     X shuffled = pixel_shuffle(encoded_patches.view({encoded_patches.size(0), patch_size, patch_size, -1}), ratio_);
-    encoded_patches = std::move(shuffled).view({encoded_patches.size(0), -1, mlp.width()});
+    encoded_patches = shuffled.view({encoded_patches.size(0), -1, shuffled.size(-1)});
+    shuffled.reset();
     return mlp(encoded_patches);
   }
 
