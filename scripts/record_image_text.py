@@ -51,6 +51,8 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
             "vision_config": VISION}, 2, 40, 1),
     "llava-pixtral": ("LlavaForConditionalGeneration", "image-text-to-text", LLAVA | {"vision_feature_select_strategy": "full", "vision_feature_layer": -1, "vision_config": PIXTRAL,
                       "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}}, 2, 60, 1, "84x112"),
+    "llava-next": ("LlavaNextForConditionalGeneration", "image-text-to-text", {"model_type": "llava_next", "image_token_index": 0, "text_config": TEXT | {"model_type": "llama"},
+                   "vision_config": VISION | {"model_type": "clip_vision_model"}, "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]}, 2, 100, 1, "60x100"),
     "mistral3": ("Mistral3ForConditionalGeneration", "image-text-to-text", {"model_type": "mistral3", "image_token_index": 0, "spatial_merge_size": 2,
                  "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}, "vision_config": PIXTRAL}, 2, 40, 2, "112x84"),
     "internvl": ("InternVLForConditionalGeneration", "image-text-to-text", {"model_type": "internvl", "image_token_id": 0, "text_config": TEXT | {"model_type": "qwen2"},
@@ -112,6 +114,9 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
         height, width = (int(x) for x in size[0].split("x"))
         made |= {"pixel_values": torch.zeros(batch * images, 3, height, width, dtype=dtype), "image_sizes": torch.ones(batch * images, 2, dtype=torch.long)}
         told_masks.extend(pixtral_reads(batch * images, height // 14, width // 14, config.get("spatial_merge_size")))
+    elif name == "llava-next":
+        made |= {"pixel_values": torch.zeros(batch * images, 5, 3, side, side, dtype=dtype), "image_sizes": torch.ones(batch * images, 2, dtype=torch.long)}
+        told_masks.extend([((60, 100), 16)] * (batch * images * 3))  # image_sizes as lists: of the tiles, of the grid, of what is not padding
     elif images:
         made["pixel_values"] = torch.zeros(batch * images * PIXELS.get(name, 1), 3, side, side, dtype=dtype)
     if training and task != "zero-shot-image-cls":

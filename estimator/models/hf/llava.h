@@ -14,6 +14,7 @@ struct LlavaForm {
   std::string type = "LlavaModel";
   I merge = 1;              ///< spatial_merge_size: so many patches a side become one
   bool takes_rows = false;  ///< the projector gets [patches, width] of all images, packed
+  bool anyres = false;      ///< an image is cut into tiles (llava_next); the rows of their features end in image_newline
   /// `in`: the width of the selected hidden states, joined.
   std::shared_ptr<LlavaProjector> (*make_projector)(const Config& config, I in, I hidden) = nullptr;
 };
@@ -29,6 +30,8 @@ class LlavaProjection final {
   std::shared_ptr<Activation> act;
 };
 
+/// LlavaMultiModalProjector and its copies.
+std::shared_ptr<LlavaProjector> make_llava_projector(std::string type, const Config& config, I in, I hidden);
 ImageTextModelPtr make_llava_model(const Config& config, const Options& options, const LlavaForm& form);
 
 }  // namespace memest::hf
