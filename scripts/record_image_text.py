@@ -51,6 +51,8 @@ MODELS = {  # name: class, task, configuration, batch, tokens, images a sample, 
             "vision_config": VISION}, 2, 40, 1),
     "llava-pixtral": ("LlavaForConditionalGeneration", "image-text-to-text", LLAVA | {"vision_feature_select_strategy": "full", "vision_feature_layer": -1, "vision_config": PIXTRAL,
                       "text_config": TEXT | {"model_type": "mistral", "head_dim": 16}}, 2, 60, 1, "84x112"),
+    **{name: (f"{prefix}ForConditionalGeneration", "image-text-to-text", {"model_type": name, "image_token_id": 0, "scale_factor": 2, "text_config": TEXT | {"model_type": "llama"},
+              "vision_config": VISION}, 2, 100, 1, "40x100") for name, prefix in (("smolvlm", "SmolVLM"), ("idefics3", "Idefics3"))},
     "llava-next": ("LlavaNextForConditionalGeneration", "image-text-to-text", {"model_type": "llava_next", "image_token_index": 0, "text_config": TEXT | {"model_type": "llama"},
                    "vision_config": VISION | {"model_type": "clip_vision_model"}, "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]}, 2, 100, 1, "60x100"),
     "mistral3": ("Mistral3ForConditionalGeneration", "image-text-to-text", {"model_type": "mistral3", "image_token_index": 0, "spatial_merge_size": 2,
@@ -114,6 +116,9 @@ def inputs_of(name, training, dtype, batch=None, seq=None):
         height, width = (int(x) for x in size[0].split("x"))
         made |= {"pixel_values": torch.zeros(batch * images, 3, height, width, dtype=dtype), "image_sizes": torch.ones(batch * images, 2, dtype=torch.long)}
         told_masks.extend(pixtral_reads(batch * images, height // 14, width // 14, config.get("spatial_merge_size")))
+    elif name in ("smolvlm", "idefics3"):  # two rows of four tiles, and the whole image
+        made |= {"pixel_values": torch.zeros(batch, images * 9, 3, side, side, dtype=dtype), "pixel_attention_mask": torch.ones(batch, images * 9, side, side, dtype=torch.long)}
+        told_masks.extend([batch * images * 9] * 2 + [((images * 9,) * batch, 8 * batch)])
     elif name == "llava-next":
         made |= {"pixel_values": torch.zeros(batch * images, 5, 3, side, side, dtype=dtype), "image_sizes": torch.ones(batch * images, 2, dtype=torch.long)}
         told_masks.extend([((60, 100), 16)] * (batch * images * 3))  # image_sizes as lists: of the tiles, of the grid, of what is not padding

@@ -143,7 +143,7 @@ class ForConditionalGeneration final : public ImageTextNetwork, public EncodesIm
       : ImageTextNetwork(form.prefix + "ForConditionalGeneration", options, std::move(model)),
         softcaps_(form.softcaps),
         lm_head(child<Linear>("lm_head", model_->text.config->hidden, model_->text.config->vocab, false)) {
-    if (form.tied) tie("lm_head.weight", "model.language_model." + std::string(model_->text.form->embedding_name) + ".weight");
+    if (form.tied) tie("lm_head.weight", "model." + std::string(form.text_name) + "." + model_->text.form->embedding_name + ".weight");
   }
   nn::Outcome run(Batch batch) override {
     Entered scope(*this);

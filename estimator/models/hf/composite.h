@@ -131,6 +131,7 @@ void check_image_room(const X& input_ids, const Options& options, const ImageTex
 struct ImageTextForm {
   std::string prefix;
   bool tied = true, softcaps = false;
+  const char* text_name = "language_model";  ///< of the text model in PREFIXModel
 };
 NetworkPtr make_image_text(const Config& config, const Options& options, const ImageTextForm& form, ImageTextModelPtr model);
 /// Its classes. `causal`: AutoModelForCausalLM knows the first, too.

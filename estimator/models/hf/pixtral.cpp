@@ -1,7 +1,6 @@
 // models/pixtral/modeling_pixtral.py (transformers 5.24): images of any size as one sequence of patches, a mask between them.
 #include <algorithm>
 
-#include "models/hf/checkpointed.h"
 #include "models/hf/clip_encoder.h"
 
 namespace memest::hf {
@@ -74,30 +73,18 @@ class PixtralAttention final : public Mixer {
 
 UnaryPtr make_pixtral_norm(I width) { return make_norm(Norm::llama, width, "PixtralRMSNorm"); }
 
-class PixtralAttentionLayer final : public Base {
+class PixtralAttentionLayer final : public DecoderLayer {
  public:
   explicit PixtralAttentionLayer(const ClipVisionConfig& c)
-      : Base("PixtralAttentionLayer"),
-        options_(c.options),
+      : DecoderLayer("PixtralAttentionLayer", c.options),
         attention_norm(register_module("attention_norm", make_pixtral_norm(c.hidden))),
         feed_forward(register_module("feed_forward", make_gated_mlp("PixtralMLP", c.hidden, c.intermediate, false, c.act))),
         attention(register_module("attention", std::make_shared<PixtralAttention>(c))),
         ffn_norm(register_module("ffn_norm", make_pixtral_norm(c.hidden))) {}
-  X operator()(X hidden_states, X attention_mask, const Pair& position_embeddings) {
-    Entered scope(*this);
-    if (checkpoints(options_, training)) {
-      auto region = [this, position_embeddings](const Tensors& inputs) {
-        return Tensors{forward(X(inputs[0]), {X(inputs[1]), position_embeddings, {}})};
-      };
-      return checkpointed(options_, std::move(region), {hidden_states, attention_mask});
-    }
-    X result = forward(hidden_states, {attention_mask, position_embeddings, {}});
-    hidden_states.reset();
-    return result;
-  }
 
- private:
-  X forward(X hidden_states, const LayerCall& call) {
+ protected:
+  bool mask_by_position() const override { return true; }
+  X forward(X hidden_states, const LayerCall& call) override {
     X residual = hidden_states;
     hidden_states = (*attention_norm)(hidden_states);
     X weights;
@@ -109,9 +96,8 @@ class PixtralAttentionLayer final : public Base {
     hidden_states = residual.add(hidden_states);
     return hidden_states;
   }
-  using Base::forward;
 
-  const Options options_;
+ private:
   UnaryPtr attention_norm, feed_forward;
   MixerPtr attention;
   UnaryPtr ffn_norm;
@@ -123,12 +109,12 @@ class PixtralTransformer final : public Base {
       : Base("PixtralTransformer"), layers_(*this, "layers", c.layers, [&](I) { return std::make_shared<PixtralAttentionLayer>(c); }) {}
   /// `keep` gets the layers' inputs and the last one's output.
   template <class F>
-  X operator()(const X& inputs_embeds, const X& attention_mask, const Pair& position_embeddings, F keep) {
+  X operator()(const X& inputs_embeds, const LayerCall& call, F keep) {
     Entered scope(*this);
     X hidden_states = inputs_embeds;
     keep(hidden_states);
     for (auto& layer : layers_) {
-      hidden_states = (*layer)(hidden_states, attention_mask, position_embeddings);
+      hidden_states = (*layer)(hidden_states, call);
       keep(hidden_states);
     }
     return hidden_states;
@@ -178,7 +164,7 @@ class PixtralVisionModel final : public VisionTower {
     X attention_mask = block_attention_mask(patch_embeds);
     VisionOutput output;
     I index = 0;
-    output.last_hidden_state = transformer(patch_embeds, attention_mask, position_embeddings, [&](const X& x) {
+    output.last_hidden_state = transformer(patch_embeds, {attention_mask, position_embeddings, {}}, [&](const X& x) {
       if (std::find(selected.begin(), selected.end(), index++) != selected.end()) output.hidden_states.push_back(x);
     });
     patch_embeds.reset();
