@@ -66,6 +66,8 @@ class VisionAttention final : public Mixer {
 
  protected:
   Pair forward(X hidden_states, const LayerCall& call) override {
+    if (options_.attention == Attention::flash)
+      throw Error("--attn flash: memest has no flash attention over tiles with a mask of their pixels", "use --attn sdpa or eager");
     const Dims input_shape = hidden_states.sizes().slice(0, hidden_states.dim() - 1);
     const Dims hidden_shape = input_shape + Dims{-1, head_dim_};
     X queries = q_proj(hidden_states).view(hidden_shape).transpose(1, 2);
