@@ -25,6 +25,7 @@ TEXT = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 160, "num_hi
 GQA = TEXT | {"num_key_value_heads": 2}
 AUDIO = TEXT | {"vocab_size": 32, "conv_dim": [32, 32, 32], "conv_stride": [5, 2, 2], "conv_kernel": [10, 3, 3], "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
                 "apply_spec_augment": False, "layerdrop": 0.0}
+FALCON_H1 = GQA | {"model_type": "falcon_h1", "head_dim": 16, "mamba_d_ssm": 128, "mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_chunk_size": 16}
 EAGER = {"attention": "eager"}  # classes without sdpa
 MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an image's side, and what is another
     "deberta": (["masked-lm", "seq-cls", "token-cls", "question-answering"], TEXT | {"model_type": "deberta", "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": -1}, 2, 40, EAGER),
@@ -40,6 +41,8 @@ MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an 
     "persimmon": (["causal-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "persimmon"}, 2, 40),
     "squeezebert": (["masked-lm", "seq-cls", "token-cls", "question-answering", "multiple-choice"], TEXT | {"model_type": "squeezebert", "embedding_size": 64}, 2, 40, EAGER),
     "convbert": (["masked-lm", "seq-cls", "token-cls", "question-answering", "multiple-choice"], TEXT | {"model_type": "convbert", "embedding_size": 32}, 2, 40, EAGER),
+    "falcon-h1": (["causal-lm"], FALCON_H1, 2, 40),
+    "falcon-h1-norm": (["causal-lm"], FALCON_H1 | {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "projectors_bias": True}, 2, 40),
     "led": (["seq2seq"], {"model_type": "led", "vocab_size": 1000, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
             "encoder_ffn_dim": 160, "decoder_ffn_dim": 160, "attention_window": 16, "max_encoder_position_embeddings": 128, "max_decoder_position_embeddings": 96}, 2, 40, EAGER),
     "esm": (["masked-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32,

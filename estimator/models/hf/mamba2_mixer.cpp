@@ -60,6 +60,39 @@ class MambaRMSNormGated final : public Module<MambaRMSNormGated> {
   I group_size_;
 };
 
+/// FalconH1RMSNormGated.
+class FalconRMSNormGated final : public Module<FalconRMSNormGated> {
+ public:
+  FalconRMSNormGated(I width, I groups, bool norm_before_gate)
+      : Module("FalconH1RMSNormGated"), groups_(groups), norm_before_gate_(norm_before_gate) {
+    new_parameter("weight", {width});
+  }
+  X forward(X hidden_states, X gate) {
+    const DType input_dtype = hidden_states.dtype();
+    const Dims sizes = hidden_states.sizes();
+    const I dim = sizes[-1];
+    if (!norm_before_gate_) hidden_states = gated(hidden_states, gate);
+    hidden_states = hidden_states.to_float();
+    hidden_states = hidden_states.view({sizes[0], sizes[1], groups_, dim / groups_});
+    X variance = hidden_states.pow(2).mean(-1, true);
+    hidden_states = hidden_states.mul(variance.add(1e-6).rsqrt());
+    hidden_states = X(parameter(0)).view({groups_, dim / groups_}).mul(hidden_states);
+    hidden_states = hidden_states.view(sizes);
+    if (norm_before_gate_) hidden_states = gated(hidden_states, gate);
+    X result = hidden_states.to(input_dtype);
+    return leave(std::move(result), hidden_states, gate, variance);
+  }
+
+ private:
+  static X gated(const X& hidden_states, const X& gate) {
+    X wide = gate.to_float();
+    X opened = X(ops::silu(std::move(wide)));
+    return hidden_states.mul(std::move(opened));
+  }
+  I groups_;
+  bool norm_before_gate_;
+};
+
 class Mamba2Mixer final : public Mixer {
  public:
   Mamba2Mixer(const DecoderConfig& c, I layer, const Mamba2Form& form)
@@ -78,9 +111,13 @@ class Mamba2Mixer final : public Mixer {
     in_proj = &child<Linear>("in_proj", c.hidden, form.intermediate + conv_dim_ + form.heads, form.bias);
     new_parameter("dt_bias", {form.heads});
     new_parameter("A_log", {form.heads});
-    norm = &child<MambaRMSNormGated>("norm", form.intermediate, form.intermediate / form.groups);
+    if (form.gate == Mamba2Form::Gate::in_norm)
+      norm = &child<MambaRMSNormGated>("norm", form.intermediate, form.intermediate / form.groups);
+    else if (form.gate != Mamba2Form::Gate::alone)
+      falcon_norm = &child<FalconRMSNormGated>("norm", form.intermediate, form.groups, form.gate == Mamba2Form::Gate::after_norm);
     new_parameter("D", {form.heads});
-    out_proj = &child<Linear>("out_proj", form.intermediate, c.hidden, form.bias);
+    out_proj = &child<Linear>("out_proj", form.intermediate, c.hidden, form.out_bias.value_or(form.bias));
+    if (form.scaled) new_buffer("mup_vector", {1, 1, form.intermediate + conv_dim_ + form.heads}, runtime().default_dtype);
   }
 
  protected:
@@ -90,7 +127,9 @@ class Mamba2Mixer final : public Mixer {
     const X conv_state = cached_state(call.cache, layer_, kConvState);
     const X recurrent_state = cached_state(call.cache, layer_, kRecurrentState);
     // 1. Gated MLP's linear projection
+    if (form_.scaled) hidden_states = hidden_states.mul(1.0);
     X projected_states = (*in_proj)(hidden_states);
+    if (form_.scaled) projected_states = projected_states.mul(X(buffer(0)));
     X A = X(parameter(kALog)).to_float().exp().neg();
     std::vector<X> parts = projected_states.split(Dims{form_.intermediate, conv_dim_, form_.heads}, -1);
     X gate = parts[0], hidden_states_B_C = parts[1], dt = parts[2];
@@ -110,6 +149,7 @@ class Mamba2Mixer final : public Mixer {
     hidden_states = parts[0];
     X B = parts[1], C = parts[2];
     parts.clear();
+    const bool alone = form_.gate == Mamba2Form::Gate::alone;
     X scan_output, final_state, scan_result;
     if (recurrent_state && seq_len == 1) {
       hidden_states = hidden_states.view({batch_size, form_.heads, form_.head_dim});
@@ -119,21 +159,31 @@ class Mamba2Mixer final : public Mixer {
       C = C.view({batch_size, form_.groups, form_.state});
       X D = X(parameter(kD)).unsqueeze(-1).expand({-1, form_.head_dim});
       X dt_bias = X(parameter(kDtBias)).unsqueeze(-1).expand({-1, form_.head_dim});
-      scan_output = mamba2_selective_state_update(recurrent_state, {hidden_states, dt, A, B, C, D, dt_bias});
+      X z;
+      if (alone) z = gate.view({batch_size, form_.heads, form_.head_dim});
+      scan_output = mamba2_selective_state_update(recurrent_state, {hidden_states, dt, A, B, C, D, dt_bias, form_.chunk_size, {}, z});
       scan_output = scan_output.view({batch_size, 1, -1});
     } else {
-      std::tie(scan_output, final_state) = mamba2_chunk_scan({hidden_states.view({batch_size, seq_len, form_.heads, form_.head_dim}), dt, A,
+      std::tie(scan_output, final_state) = mamba2_chunk_scan({hidden_states.view({batch_size, seq_len, form_.heads, form_.head_dim}),
+                                                              dt,
+                                                              A,
                                                               B.view({batch_size, seq_len, form_.groups, form_.state}),
-                                                              C.view({batch_size, seq_len, form_.groups, form_.state}), X(parameter(kD)),
-                                                              X(parameter(kDtBias)), form_.chunk_size, recurrent_state});
+                                                              C.view({batch_size, seq_len, form_.groups, form_.state}),
+                                                              X(parameter(kD)),
+                                                              X(parameter(kDtBias)),
+                                                              form_.chunk_size,
+                                                              recurrent_state,
+                                                              {}});
       if (call.cache)
         update_recurrent_state(*call.cache, layer_, final_state);
       else
         final_state.reset();
       scan_result = scan_output;  // a name until the forward returns
       scan_output = scan_output.reshape({batch_size, seq_len, -1});
+      if (alone) scan_output = scan_output.mul(X(ops::silu(gate)));
     }
-    scan_output = (*norm)(scan_output, gate);
+    if (norm) scan_output = (*norm)(scan_output, gate);
+    if (falcon_norm) scan_output = (*falcon_norm)(scan_output, gate);
     // 4. Final linear projection
     return {(*out_proj)(scan_output.to(dtype)), {}};
   }
@@ -144,7 +194,8 @@ class Mamba2Mixer final : public Mixer {
   I layer_, groups_width_, conv_dim_;
   Activation* act;
   Conv1d* conv1d;
-  MambaRMSNormGated* norm;
+  MambaRMSNormGated* norm = nullptr;
+  FalconRMSNormGated* falcon_norm = nullptr;
   Linear *in_proj, *out_proj;
 };
 
@@ -227,6 +278,7 @@ X mamba2_selective_state_update(const X& state, const ChunkScan& call) {
   X out = ssm_states_reshaped.bmm(C_reshaped);
   out = out.view({batch_size, num_heads, head_dim});
   out = out.add(call.hidden_states.mul(call.D)).to(out.dtype());
+  if (call.z) out = out.mul(X(ops::silu(call.z)));
   return out.to(call.hidden_states.dtype());
 }
 

@@ -1,4 +1,4 @@
-// models/mamba2: the scan by chunks and its mixer, which bamba and granitemoehybrid share.
+// models/mamba2: the scan by chunks and its mixer, which the hybrids share.
 #pragma once
 #include "models/hf/decoder.h"
 
@@ -9,6 +9,7 @@ struct ChunkScan {
   X hidden_states, dt, A, B, C, D, dt_bias;
   I chunk_size = 256;
   X initial_states = {};
+  X z = {};  ///< of one token: the output is multiplied by silu(z)
 };
 /// The output, and the final state.
 Pair mamba2_chunk_scan(const ChunkScan& call);
@@ -21,6 +22,15 @@ struct Mamba2Form {
   I intermediate = 0;
   bool bias = false, conv_bias = true;
   std::string act = "silu";
+  // of falcon_h1
+  bool scaled = false;  ///< the input and its projection are multiplied, the latter by a vector
+  enum class Gate {
+    in_norm,      ///< MambaRMSNormGated
+    before_norm,  ///< FalconH1RMSNormGated: gated, then normed
+    after_norm,   ///< normed, then gated
+    alone         ///< without a norm
+  } gate = Gate::in_norm;
+  std::optional<bool> out_bias = {};  ///< `bias` unless given
 };
 MixerPtr make_mamba2_mixer(const DecoderConfig& c, I layer, const Mamba2Form& form);
 /// The same from the fields mamba_n_heads, mamba_d_head, ... of the hybrids.
