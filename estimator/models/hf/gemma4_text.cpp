@@ -1,58 +1,21 @@
 // models/gemma4 and gemma4_unified, their text models: keys and values that layers share, an embedding for each layer, wider heads in the
 // layers with full attention. Without experts.
 #include <algorithm>
-#include <map>
 
 #include "fake/checkpoint.h"
 #include "models/hf/gemma4.h"
+#include "models/hf/gemma_sharing.h"
 
 namespace memest::hf {
 namespace {
 
-/// Gemma4RMSNorm: x * pow(mean(x^2) + eps, -0.5), times the weight in fp32 where it has one.
-class Gemma4RMSNorm final : public Unary {
- public:
-  explicit Gemma4RMSNorm(I width, bool with_scale = true) : Unary("Gemma4RMSNorm"), with_scale_(with_scale) {
-    new_parameter("weight", {width}, with_scale);
-  }
-
- protected:
-  X forward(X hidden_states) override {
-    X normed_output = normed(hidden_states.to_float());
-    if (with_scale_) normed_output = normed_output.mul(X(parameter(0)).to_float());
-    return normed_output.to(hidden_states.dtype());
-  }
-
- private:
-  static X normed(const X& x) {
-    X mean_squared = x.pow(2).mean(-1, true).add(1e-6);
-    return x.mul(mean_squared.pow(-0.5));
-  }
-  bool with_scale_;
-};
-
-/// Gemma4TextScaledWordEmbedding.
-class ScaledWordEmbedding final : public Module<ScaledWordEmbedding>, public nn::InputEmbedding {
- public:
-  ScaledWordEmbedding(I count, I width) : Module("Gemma4TextScaledWordEmbedding") {
-    new_parameter("weight", {count, width});
-    new_buffer("embed_scale", {}, runtime().default_dtype);
-  }
-  X forward(const X& input_ids) {
-    X embedded = ops::embedding(parameter(0), input_ids, -1, false, false);
-    return hooked(std::move(embedded).mul(X(buffer(0)).to(parameter(0).dtype())));
-  }
-};
-
-enum class Sharing { none, store, reuse };
-/// KVSharingDict.
-using SharedStates = std::map<std::string, Pair>;
+using Sharing = KvSharing;
 struct Gemma4Call {
   X mask;
   Pair position_embeddings;
   X position_ids;
   Cache* cache = nullptr;
-  std::shared_ptr<SharedStates> shared;
+  std::shared_ptr<SharedKv> shared;
 };
 
 struct LayerFacts {
@@ -62,23 +25,16 @@ struct LayerFacts {
   bool k_eq_v;
 };
 
-X rotated(const X& x, const X& given_cos, const X& given_sin) {
-  X cos = given_cos.unsqueeze(2), sin = given_sin.unsqueeze(2);
-  X straight = x.mul(cos);
-  X turned = rotate_half(x).mul(sin);
-  return std::move(straight).add(std::move(turned));
-}
-
 class Gemma4TextAttention final : public Module<Gemma4TextAttention> {
  public:
   Gemma4TextAttention(const DecoderConfig& c, const LayerFacts& facts)
       : Module("Gemma4TextAttention"), options_(c.options), f_(facts), heads_(c.heads), dropout_(c.attention_dropout) {
     const bool b = c.attention_bias;
     q_proj = &child<Linear>("q_proj", c.hidden, c.heads * f_.head_dim, b);
-    q_norm = &child<Gemma4RMSNorm>("q_norm", f_.head_dim);
+    q_norm = &child<PowRMSNorm>("q_norm", "Gemma4RMSNorm", f_.head_dim);
     if (f_.sharing != Sharing::reuse) {
-      k_norm = &child<Gemma4RMSNorm>("k_norm", f_.head_dim);
-      v_norm = &child<Gemma4RMSNorm>("v_norm", f_.head_dim, false);
+      k_norm = &child<PowRMSNorm>("k_norm", "Gemma4RMSNorm", f_.head_dim);
+      v_norm = &child<PowRMSNorm>("v_norm", "Gemma4RMSNorm", f_.head_dim, false);
       k_proj = &child<Linear>("k_proj", c.hidden, f_.kv_heads * f_.head_dim, b);
       if (!f_.k_eq_v) v_proj = &child<Linear>("v_proj", c.hidden, f_.kv_heads * f_.head_dim, b);
     }
@@ -89,7 +45,7 @@ class Gemma4TextAttention final : public Module<Gemma4TextAttention> {
     const auto& [cos, sin] = call->position_embeddings;
     X query_states = (*q_proj)(hidden_states).view(hidden_shape);
     query_states = (*q_norm)(query_states);
-    query_states = rotated(query_states, cos, sin);
+    query_states = rotated_before_transpose(query_states, cos, sin);
     query_states = query_states.transpose(1, 2);
     X key_states, value_states;
     if (f_.sharing == Sharing::reuse) {
@@ -98,7 +54,7 @@ class Gemma4TextAttention final : public Module<Gemma4TextAttention> {
       key_states = (*k_proj)(hidden_states).view(hidden_shape);
       value_states = v_proj ? (*v_proj)(hidden_states).view(hidden_shape) : key_states;
       key_states = (*k_norm)(key_states);
-      key_states = rotated(key_states, cos, sin);
+      key_states = rotated_before_transpose(key_states, cos, sin);
       key_states = key_states.transpose(1, 2);
       value_states = (*v_norm)(value_states);
       value_states = value_states.transpose(1, 2);
@@ -119,7 +75,7 @@ class Gemma4TextAttention final : public Module<Gemma4TextAttention> {
   I heads_;
   double dropout_;
   Linear *q_proj, *k_proj = nullptr, *v_proj = nullptr, *o_proj;
-  Gemma4RMSNorm *q_norm, *k_norm = nullptr, *v_norm = nullptr;
+  PowRMSNorm *q_norm, *k_norm = nullptr, *v_norm = nullptr;
 };
 
 class Gemma4TextDecoderLayer final : public Base {
@@ -129,16 +85,16 @@ class Gemma4TextDecoderLayer final : public Base {
     const std::string act = c.file.text_or("hidden_activation", "gelu_pytorch_tanh");
     self_attn = &child<Gemma4TextAttention>("self_attn", c, facts);
     mlp_ = register_module("mlp", make_gated_mlp("Gemma4TextMLP", c.hidden, facts.intermediate, false, act));
-    input_layernorm = &child<Gemma4RMSNorm>("input_layernorm", c.hidden);
-    post_attention_layernorm = &child<Gemma4RMSNorm>("post_attention_layernorm", c.hidden);
-    pre_feedforward_layernorm = &child<Gemma4RMSNorm>("pre_feedforward_layernorm", c.hidden);
-    post_feedforward_layernorm = &child<Gemma4RMSNorm>("post_feedforward_layernorm", c.hidden);
+    input_layernorm = &child<PowRMSNorm>("input_layernorm", "Gemma4RMSNorm", c.hidden);
+    post_attention_layernorm = &child<PowRMSNorm>("post_attention_layernorm", "Gemma4RMSNorm", c.hidden);
+    pre_feedforward_layernorm = &child<PowRMSNorm>("pre_feedforward_layernorm", "Gemma4RMSNorm", c.hidden);
+    post_feedforward_layernorm = &child<PowRMSNorm>("post_feedforward_layernorm", "Gemma4RMSNorm", c.hidden);
     new_buffer("layer_scalar", {1}, runtime().default_dtype);
     if (per_layer_width == 0) return;
     act_fn = &child<Activation>("act_fn", act);
     per_layer_input_gate = &child<Linear>("per_layer_input_gate", c.hidden, per_layer_width, false);
     per_layer_projection = &child<Linear>("per_layer_projection", per_layer_width, c.hidden, false);
-    post_per_layer_input_norm = &child<Gemma4RMSNorm>("post_per_layer_input_norm", c.hidden);
+    post_per_layer_input_norm = &child<PowRMSNorm>("post_per_layer_input_norm", "Gemma4RMSNorm", c.hidden);
   }
   /// GradientCheckpointingLayer; the layer's own input is a positional argument, too.
   X operator()(X hidden_states, X per_layer_input, Gemma4Call call) {
@@ -186,31 +142,11 @@ class Gemma4TextDecoderLayer final : public Base {
   const Options options_;
   Gemma4TextAttention* self_attn;
   UnaryPtr mlp_;
-  Gemma4RMSNorm *input_layernorm, *post_attention_layernorm, *pre_feedforward_layernorm, *post_feedforward_layernorm;
+  PowRMSNorm *input_layernorm, *post_attention_layernorm, *pre_feedforward_layernorm, *post_feedforward_layernorm;
   Activation* act_fn = nullptr;
   Linear *per_layer_input_gate = nullptr, *per_layer_projection = nullptr;
-  Gemma4RMSNorm* post_per_layer_input_norm = nullptr;
+  PowRMSNorm* post_per_layer_input_norm = nullptr;
 };
-
-/// Gemma4TextConfig.kv_sharing_modes.
-std::vector<Sharing> sharing_modes(const DecoderConfig& c) {
-  const I shared = c.file.integer_or("num_kv_shared_layers", 0), first = c.layers - shared;
-  if (shared < 0 || first <= 0)
-    throw c.file.error("num_kv_shared_layers", "expected 0 to " + std::to_string(c.layers - 1) + ", found " + std::to_string(shared));
-  std::vector<Sharing> modes(std::size_t(c.layers), Sharing::reuse);
-  std::fill(modes.begin(), modes.begin() + first, Sharing::none);
-  for (const char* type : {"full_attention", "sliding_attention"}) {
-    const auto& types = c.layer_types;
-    if (std::find(types.begin(), types.end(), type) == types.end()) continue;
-    I producer = first - 1;
-    while (producer >= 0 && types[std::size_t(producer)] != type) --producer;
-    if (producer < 0)
-      throw c.file.error("num_kv_shared_layers",
-                         std::string("no layer of type ") + type + " is left that makes keys and values of its own");
-    modes[std::size_t(producer)] = Sharing::store;
-  }
-  return modes;
-}
 
 class Gemma4TextModel final : public Gemma4Text {
  public:
@@ -223,8 +159,8 @@ class Gemma4TextModel final : public Gemma4Text {
     const I global_head_dim = file.size_or("global_head_dim", 512);
     const I global_kv_heads = k_eq_v ? file.size_or("num_global_key_value_heads", c_->kv_heads) : c_->kv_heads;
     const auto given = file.section_if("per_layer_config");
-    const auto sharing = sharing_modes(*c_);
-    embed_tokens = &child<ScaledWordEmbedding>("embed_tokens", c_->vocab, c_->hidden);
+    const auto sharing = kv_sharing_modes(*c_);
+    embed_tokens = &child<BufferScaledEmbedding>("embed_tokens", "Gemma4TextScaledWordEmbedding", c_->vocab, c_->hidden);
     I full_width = global_head_dim;
     layers_ = std::make_unique<Layers<Gemma4TextDecoderLayer>>(*this, "layers", c_->layers, [&](I i) {
       const bool slides = c_->sliding(i);
@@ -248,17 +184,17 @@ class Gemma4TextModel final : public Gemma4Text {
         facts.intermediate = checked_mul(facts.intermediate, 2);
       return std::make_shared<Gemma4TextDecoderLayer>(*c_, facts, per_layer_);
     });
-    norm = &child<Gemma4RMSNorm>("norm", c_->hidden);
+    norm = &child<PowRMSNorm>("norm", "Gemma4RMSNorm", c_->hidden);
     RotaryEmbedding::Form form;
     if (has("full_attention")) form.layer_types.emplace_back("full_attention", full_width);
     if (has("sliding_attention")) form.layer_types.emplace_back("sliding_attention", c_->head_dim);
     rotary_emb = register_module("rotary_emb", std::make_shared<RotaryEmbedding>("Gemma4TextRotaryEmbedding", file, c_->head_dim, form));
     if (per_layer_ == 0) return;
     const I all = checked_mul(c_->layers, per_layer_);
-    embed_tokens_per_layer =
-        &child<ScaledWordEmbedding>("embed_tokens_per_layer", file.size_or("vocab_size_per_layer_input", 262'144), all);
+    embed_tokens_per_layer = &child<BufferScaledEmbedding>("embed_tokens_per_layer", "Gemma4TextScaledWordEmbedding",
+                                                           file.size_or("vocab_size_per_layer_input", 262'144), all);
     per_layer_model_projection = &child<Linear>("per_layer_model_projection", c_->hidden, all, false);
-    per_layer_projection_norm = &child<Gemma4RMSNorm>("per_layer_projection_norm", per_layer_);
+    per_layer_projection_norm = &child<PowRMSNorm>("per_layer_projection_norm", "Gemma4RMSNorm", per_layer_);
   }
 
   X embed(const X& input_ids) override { return (*embed_tokens)(input_ids); }
@@ -284,7 +220,7 @@ class Gemma4TextModel final : public Gemma4Text {
     Pair full_embeddings, sliding_embeddings;
     if (has("full_attention")) full_embeddings = (*rotary_emb)(hidden_states, position_ids, "full_attention");
     if (has("sliding_attention")) sliding_embeddings = (*rotary_emb)(hidden_states, position_ids, "sliding_attention");
-    auto shared = std::make_shared<SharedStates>();
+    auto shared = std::make_shared<SharedKv>();
     X per_layer_input;
     for (I i = 0; i < c_->layers; ++i) {
       if (per_layer_inputs) per_layer_input = per_layer_inputs.whole_slices(2).select(2, i);
@@ -315,12 +251,12 @@ class Gemma4TextModel final : public Gemma4Text {
 
   std::shared_ptr<const DecoderConfig> c_;
   I per_layer_;
-  ScaledWordEmbedding *embed_tokens, *embed_tokens_per_layer = nullptr;
+  BufferScaledEmbedding *embed_tokens, *embed_tokens_per_layer = nullptr;
   std::unique_ptr<Layers<Gemma4TextDecoderLayer>> layers_;
-  Gemma4RMSNorm* norm;
+  PowRMSNorm* norm;
   std::shared_ptr<RotaryEmbedding> rotary_emb;
   Linear* per_layer_model_projection = nullptr;
-  Gemma4RMSNorm* per_layer_projection_norm = nullptr;
+  PowRMSNorm* per_layer_projection_norm = nullptr;
 };
 
 template <bool unified>
