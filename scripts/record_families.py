@@ -46,6 +46,8 @@ MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an 
     "gemma3n": (["causal-lm"], GQA | {"model_type": "gemma3n_text", "head_dim": 16, "num_hidden_layers": 5, "num_kv_shared_layers": 2, "sliding_window": 16, "vocab_size_per_layer_input": 900,
                 "hidden_size_per_layer_input": 24, "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0, 0.0],
                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}, 2, 40),
+    "layoutlmv3": (["token-cls", "seq-cls", "question-answering"], TEXT | {"model_type": "layoutlmv3", "pad_token_id": 1, "coordinate_size": 12, "shape_size": 8, "input_size": 32,
+                   "patch_size": 8, "max_rel_pos": 16, "max_rel_2d_pos": 24, "rel_pos_bins": 8, "rel_2d_pos_bins": 16}, 2, 40, {"image": 32}),
     "led": (["seq2seq"], {"model_type": "led", "vocab_size": 1000, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
             "encoder_ffn_dim": 160, "decoder_ffn_dim": 160, "attention_window": 16, "max_encoder_position_embeddings": 128, "max_decoder_position_embeddings": 96}, 2, 40, EAGER),
     "esm": (["masked-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32,
@@ -86,6 +88,8 @@ def inputs_of(task, model, batch, size, training, dtype):
     else:
         made = {"input_ids": zeros(batch, size)}
         labels = {"start_positions": zeros(batch), "end_positions": zeros(batch)} if task == "question-answering" else {"labels": zeros(batch) if task == "seq-cls" else zeros(batch, size)}
+    if config.model_type == "layoutlmv3":
+        made |= {"bbox": zeros(batch, size, 4), "pixel_values": torch.zeros(batch, 3, config.input_size, config.input_size, dtype=dtype)}
     return made | (labels if training and task != "base" else {})
 
 
@@ -151,6 +155,8 @@ def run(name, task, precision, attention, mode, cache, checkpoint):
         states |= {"gradients_bytes": total(trainable), "optimizer_state_bytes": total(state)}
     sizes = ["--image", str(size)] if task in ("image-cls", "semantic-seg") else ["--set", f"samples={size}", *(["--tgt-seq", "8"] if training else [])] if task == "ctc" else ["--seq", str(size)]
     arguments = [f"configs/family-{name}.json", "--task", task, "--batch", str(batch), *sizes, "--mode", mode, "--precision", precision, "--attn", attention]
+    if other and "image" in other[0]:
+        arguments += ["--image", str(other[0]["image"])]
     if options:
         arguments += ["--use-cache", "yes" if cache else "no"]
     if training:
