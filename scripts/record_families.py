@@ -48,6 +48,7 @@ MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an 
                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]}, 2, 40),
     "layoutlmv3": (["token-cls", "seq-cls", "question-answering"], TEXT | {"model_type": "layoutlmv3", "pad_token_id": 1, "coordinate_size": 12, "shape_size": 8, "input_size": 32,
                    "patch_size": 8, "max_rel_pos": 16, "max_rel_2d_pos": 24, "rel_pos_bins": 8, "rel_2d_pos_bins": 16}, 2, 40, {"image": 32}),
+    "lilt": (["token-cls", "seq-cls", "question-answering"], TEXT | {"model_type": "lilt", "hidden_size": 48, "pad_token_id": 1}, 2, 40, EAGER),
     "led": (["seq2seq"], {"model_type": "led", "vocab_size": 1000, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
             "encoder_ffn_dim": 160, "decoder_ffn_dim": 160, "attention_window": 16, "max_encoder_position_embeddings": 128, "max_decoder_position_embeddings": 96}, 2, 40, EAGER),
     "esm": (["masked-lm", "seq-cls", "token-cls"], TEXT | {"model_type": "esm", "vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32,
