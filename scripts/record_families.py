@@ -33,6 +33,7 @@ MODELS = {  # name: tasks, configuration, batch, the length of a sequence or an 
     "regnet-y": (["image-cls"], {"model_type": "regnet", "embedding_size": 16, "hidden_sizes": [32, 64], "depths": [2, 2], "groups_width": 16}, 2, 64, EAGER),
     "regnet-x": (["image-cls"], {"model_type": "regnet", "layer_type": "x", "embedding_size": 16, "hidden_sizes": [24, 24, 48], "depths": [1, 2, 1], "groups_width": 8,
                  "downsample_in_first_stage": False}, 2, 64, EAGER),
+    "poolformer": (["image-cls"], {"model_type": "poolformer", "hidden_sizes": [16, 32, 48, 64], "depths": [1, 2, 1, 1], "drop_path_rate": 0.1}, 2, 64, EAGER),
     "segformer": (["image-cls", "semantic-seg"], {"model_type": "segformer", "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 3, 4], "decoder_hidden_size": 32}, 2, 64),
     "nemotron": (["causal-lm", "seq-cls"], GQA | {"model_type": "nemotron"}, 2, 40),
     "ministral3": (["causal-lm", "seq-cls"], GQA | {"model_type": "ministral3", "head_dim": 16}, 2, 40),
