@@ -42,9 +42,10 @@ class Counter {
     static constexpr std::array kHeads{"lm_head", "embed_out", "score", "classifier", "qa_outputs", "pooler", "cls", "predictions"};
     const std::string own = lower(name), type = lower(m.type());
     if (!head_.empty() && path == head_) return &nn::ParameterParts::head;
-    if (contains_any(type, kNorms) || contains_any(own, kNorms)) return &nn::ParameterParts::norms;
+    if (m.children().empty() && (contains_any(type, kNorms) || contains_any(own, kNorms))) return &nn::ParameterParts::norms;
     if (inherited != &nn::ParameterParts::other) return inherited;
     if (contains_any(own, kHeads)) return &nn::ParameterParts::head;
+    if (type.ends_with("mlp") || type.ends_with("moe")) return &nn::ParameterParts::mlp;  // nemotron_h calls every kind `mixer`
     if (contains_any(own, kAttention) || type.ends_with("attention") || own == "conv") return &nn::ParameterParts::attention;
     if (contains_any(own, kMlp) || type.ends_with("layerff")) return &nn::ParameterParts::mlp;
     if (dynamic_cast<const nn::InputEmbedding*>(&m) || contains_any(own, kEmbeddings) || type == "embedding")
