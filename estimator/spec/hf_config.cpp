@@ -297,9 +297,9 @@ DType dtype_of(const Config& config, std::optional<DType> stored) {
 }
 
 /// GenerationConfig.use_cache: of a generation_config.json beside the file, with its own default; else what the configuration says.
-bool generation_cache(const std::string& folder, bool of_config) {
-  const fs::path beside = fs::path(folder) / "generation_config.json";
-  if (!folder.empty() && fs::is_regular_file(beside)) {
+bool generation_cache(const fs::path& folder, bool of_config) {
+  const fs::path beside = folder / "generation_config.json";
+  if (fs::is_regular_file(beside)) {
     const Json file = parse_json(read_file(beside.string(), 64 * kMiB));
     return !file.is_object() || !file.contains("use_cache") || !file["use_cache"].is_boolean() || file["use_cache"].get<bool>();
   }
@@ -402,7 +402,7 @@ class HfConfig final : public Reader {
     const Config text = config.section_if("text_config").value_or(config);
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", text.boolean_or("use_cache", true)));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
-    if (options.generates && !options.use_cache) o.use_cache = generation_cache(folder ? path : "", o.use_cache);
+    if (options.generates && !options.use_cache) o.use_cache = generation_cache(fs::path(file_path).parent_path(), o.use_cache);
     o.logits_to_keep = options.logits_to_keep;
     o.chunked_loss = options.chunked_loss;
     if (options.generates) o.packed = o.padded = false;  // one prompt a sample, and all of one length
