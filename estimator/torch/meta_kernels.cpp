@@ -148,6 +148,8 @@ Tensor roll(const Tensor& x, SymIntArrayRef, at::IntArrayRef) { return like(x); 
 Tensor heads_second(const Tensor& q, std::int64_t value_size) {
   return made({q.size(0), q.size(2), q.size(1), value_size}, q).transpose(1, 2);
 }
+/// flash_api.cpp: at::empty_like of what has the heads second, in its own order.
+Tensor heads_like(const Tensor& x) { return at::empty_like(x.transpose(1, 2)).transpose(1, 2); }
 Four efficient(const Tensor& q, const Tensor&, const Tensor& v, OptTensor, bool log_sumexp, double, bool, optional<double>) {
   const std::int64_t rows = log_sumexp ? (q.size(2) + 31) / 32 * 32 : 0;
   return {heads_second(q, v.size(3)), made({q.size(0), q.size(1), rows}, q, c10::kFloat), made({}, q, c10::kLong), made({}, q, c10::kLong)};
@@ -160,7 +162,7 @@ Four efficient_backward(const Tensor&, const Tensor& q, const Tensor& k, const T
 tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor> flash(const Tensor& q, const Tensor& k, const Tensor&,
                                                                                     double p, bool, bool, optional<double>) {
   const auto seed = c10::kUInt64;
-  return {heads_second(q, q.size(3)),
+  return {heads_like(q),
           made({q.size(0), q.size(1), q.size(2)}, q, c10::kFloat),
           Tensor(),
           Tensor(),
@@ -172,7 +174,7 @@ tuple<Tensor, Tensor, Tensor, Tensor, SymInt, SymInt, Tensor, Tensor, Tensor> fl
 }
 Three flash_backward(const Tensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&, const Tensor&, const Tensor&,
                      const Tensor&, SymInt, SymInt, double, bool, const Tensor&, const Tensor&, optional<double>) {
-  return {heads_second(q, q.size(3)), heads_second(k, k.size(3)), heads_second(v, v.size(3))};
+  return {heads_like(q), heads_like(k), heads_like(v)};
 }
 
 // ---- where CUDA's dispatch differs from that of a device without kernels (AutogradMeta)
