@@ -40,12 +40,65 @@ class FluxPosEmbed final : public Module<FluxPosEmbed> {
   std::vector<I> axes_dim_;
 };
 
+/// The half's infinities are kept out of what follows.
+X clipped(X x);
+
+/// A block of two streams, with the norm that its kind has; it gives encoder_hidden_states and hidden_states.
+template <class AdaNorm>
+class TwoStreamBlock : public Base {
+ public:
+  TwoStreamBlock(std::string type, I dim, I head_dim) : Base(std::move(type)) {
+    norm1 = &child<AdaNorm>("norm1", dim, 6);
+    norm1_context = &child<AdaNorm>("norm1_context", dim, 6);
+    attn = &child<FluxAttention>("attn", dim, head_dim, true);
+    norm2 = &child<LayerNorm>("norm2", dim, 1e-6, false);
+    ff = &child<FeedForward>("ff", dim, "gelu-approximate");
+    norm2_context = &child<LayerNorm>("norm2_context", dim, 1e-6, false);
+    ff_context = &child<FeedForward>("ff_context", dim, "gelu-approximate");
+  }
+
+ protected:
+  Pair run(const X& given, const X& encoder_given, const X& temb, const X& temb_context, const Pair& image_rotary_emb) {
+    X context_ff_output, ff_output, context_attn_output,
+        attn_output;  // in reverse: names go in Python's order, also where a checkpoint stops
+    Pair attention_outputs;
+    AdaLayerNorm::Result c_norm, norm;
+    X encoder_hidden_states = encoder_given, hidden_states = given;
+
+    norm = (*norm1)(hidden_states, temb);
+    c_norm = (*norm1_context)(encoder_hidden_states, temb_context);
+    attention_outputs = (*attn)(norm.hidden_states, c_norm.hidden_states, image_rotary_emb);
+    std::tie(attn_output, context_attn_output) = attention_outputs;
+
+    attn_output = norm.gate_msa.unsqueeze(1).mul(attn_output);
+    hidden_states = hidden_states.add(attn_output);
+    norm.hidden_states = (*norm2)(hidden_states);
+    norm.hidden_states = modulated(norm.hidden_states, norm.scale_mlp, norm.shift_mlp);
+    ff_output = (*ff)(norm.hidden_states);
+    ff_output = norm.gate_mlp.unsqueeze(1).mul(ff_output);
+    hidden_states = hidden_states.add(ff_output);
+
+    context_attn_output = c_norm.gate_msa.unsqueeze(1).mul(context_attn_output);
+    encoder_hidden_states = encoder_hidden_states.add(context_attn_output);
+    c_norm.hidden_states = (*norm2_context)(encoder_hidden_states);
+    c_norm.hidden_states = modulated(c_norm.hidden_states, c_norm.scale_mlp, c_norm.shift_mlp);
+    context_ff_output = (*ff_context)(c_norm.hidden_states);
+    encoder_hidden_states = encoder_hidden_states.add(c_norm.gate_mlp.unsqueeze(1).mul(context_ff_output));
+    encoder_hidden_states = clipped(encoder_hidden_states);
+    return {encoder_hidden_states, hidden_states};
+  }
+
+ private:
+  AdaNorm *norm1, *norm1_context;
+  FluxAttention* attn;
+  LayerNorm *norm2, *norm2_context;
+  FeedForward *ff, *ff_context;
+};
+
 /// axes_dims_rope: three even numbers that add up to a head's width. Throws Error.
 std::vector<I> rotary_axes(const Config& c, I head_dim);
 /// A number of blocks, which may be 0. Throws Error.
 I block_count(const Config& c, const char* key);
-/// The half's infinities are kept out of what follows.
-X clipped(X x);
 /// The latents' 2x2 patches: "(height//16)*(width//16)".
 nn::SizeExpression packed_latents();
 

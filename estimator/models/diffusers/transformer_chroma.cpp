@@ -92,54 +92,14 @@ class ChromaApproximator final : public Module<ChromaApproximator> {
   std::optional<Layers<RmsNorm>> norms;
 };
 
-/// What a block gives: encoder_hidden_states, hidden_states.
-class ChromaTransformerBlock final : public Base {
+class ChromaTransformerBlock final : public TwoStreamBlock<PrunedAdaLayerNorm> {
  public:
-  ChromaTransformerBlock(I dim, I head_dim) : Base("ChromaTransformerBlock") {
-    norm1 = &child<PrunedAdaLayerNorm>("norm1", dim, 6);
-    norm1_context = &child<PrunedAdaLayerNorm>("norm1_context", dim, 6);
-    attn = &child<FluxAttention>("attn", dim, head_dim, true);
-    norm2 = &child<LayerNorm>("norm2", dim, 1e-6, false);
-    ff = &child<FeedForward>("ff", dim, "gelu-approximate");
-    norm2_context = &child<LayerNorm>("norm2_context", dim, 1e-6, false);
-    ff_context = &child<FeedForward>("ff_context", dim, "gelu-approximate");
-  }
+  ChromaTransformerBlock(I dim, I head_dim) : TwoStreamBlock("ChromaTransformerBlock", dim, head_dim) {}
   Pair operator()(const X& given, const X& encoder_given, const X& temb, const Pair& image_rotary_emb) {
     Entered scope(*this);
-    X context_ff_output, ff_output, context_attn_output, attn_output;  // in reverse: names go in Python's order
-    Pair attention_outputs;
-    AdaLayerNorm::Result c_norm, norm;
     const X temb_img = temb.whole_slices(1).slice(1, std::nullopt, 6), temb_txt = temb.whole_slices(1).slice(1, 6, std::nullopt);
-    X encoder_hidden_states = encoder_given, hidden_states = given;
-
-    norm = (*norm1)(hidden_states, temb_img);
-    c_norm = (*norm1_context)(encoder_hidden_states, temb_txt);
-    attention_outputs = (*attn)(norm.hidden_states, c_norm.hidden_states, image_rotary_emb);
-    std::tie(attn_output, context_attn_output) = attention_outputs;
-
-    attn_output = norm.gate_msa.unsqueeze(1).mul(attn_output);
-    hidden_states = hidden_states.add(attn_output);
-    norm.hidden_states = (*norm2)(hidden_states);
-    norm.hidden_states = modulated(norm.hidden_states, norm.scale_mlp, norm.shift_mlp);
-    ff_output = (*ff)(norm.hidden_states);
-    ff_output = norm.gate_mlp.unsqueeze(1).mul(ff_output);
-    hidden_states = hidden_states.add(ff_output);
-
-    context_attn_output = c_norm.gate_msa.unsqueeze(1).mul(context_attn_output);
-    encoder_hidden_states = encoder_hidden_states.add(context_attn_output);
-    c_norm.hidden_states = (*norm2_context)(encoder_hidden_states);
-    c_norm.hidden_states = modulated(c_norm.hidden_states, c_norm.scale_mlp, c_norm.shift_mlp);
-    context_ff_output = (*ff_context)(c_norm.hidden_states);
-    encoder_hidden_states = encoder_hidden_states.add(c_norm.gate_mlp.unsqueeze(1).mul(context_ff_output));
-    encoder_hidden_states = clipped(encoder_hidden_states);
-    return {encoder_hidden_states, hidden_states};
+    return run(given, encoder_given, temb_img, temb_txt, image_rotary_emb);
   }
-
- private:
-  PrunedAdaLayerNorm *norm1, *norm1_context;
-  FluxAttention* attn;
-  LayerNorm *norm2, *norm2_context;
-  FeedForward *ff, *ff_context;
 };
 
 class ChromaSingleTransformerBlock final : public Base {
