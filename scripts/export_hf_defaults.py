@@ -4,7 +4,7 @@
     export_hf_defaults.py [--memest build/release/memest]
 
 One line a model_type that memest builds (memest list models) and of the sections that these hold: the fields of the configuration class with their
-defaults, its attribute_map, and which class each nested section takes. Fields that no model's shape or forward depends on are left out.
+defaults, its attribute_map, which class each nested section takes, and whether its model cannot checkpoint. Fields that no model's shape or forward depends on are left out.
 """
 import argparse
 import dataclasses
@@ -35,7 +35,19 @@ def facts(name, mapping):
     if cls.sub_configs_defaults:
         entry["sections"] = {k: {"model_type": s.model_type, **({"fields": s.init_kwargs} if s.init_kwargs else {}), **({"optional": True} if s.optional else {}),
                                  **({"flat": True} if takes_flat(cls, k) else {}), **({"merged": True} if merges(cls, k, s) else {})} for k, s in cls.sub_configs_defaults.items()}
+    if not checkpoints(cls):
+        entry["gradient_checkpointing"] = False
     return entry
+
+
+def checkpoints(cls):
+    """Whether gradient_checkpointing_enable() of the class's model works."""
+    from transformers import AutoModel
+    try:
+        model = AutoModel._model_mapping[cls]
+    except KeyError:
+        return True
+    return all(m.supports_gradient_checkpointing for m in (model if isinstance(model, tuple) else (model,)))
 
 
 def takes_flat(cls, key):

@@ -407,6 +407,8 @@ class HfConfig final : public Reader {
     o.chunked_loss = options.chunked_loss;
     if (options.generates) o.packed = o.padded = false;  // one prompt a sample, and all of one length
     if (!release.finds_packed_sequences()) o.packed = false;
+    if (options.checkpoint && !defaults_of(model_type).value("gradient_checkpointing", true))
+      throw Error(fmt::format("{} does not support gradient checkpointing in transformers", made.class_name), "leave out --checkpoint");
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
     o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });

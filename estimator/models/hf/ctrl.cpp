@@ -87,7 +87,6 @@ class CTRLLayer final : public DecoderLayer {
 class CTRLModel final : public DecoderBody {
  public:
   explicit CTRLModel(std::shared_ptr<const DecoderConfig> config) : DecoderBody("CTRLModel"), c_(std::move(config)) {
-    if (c_->options.checkpoint) throw Error("CTRLModel does not support gradient checkpointing.", "leave out --checkpoint");
     if (c_->hidden % c_->heads != 0)
       throw c_->file.error("num_attention_heads", "the hidden size is not a multiple of the number of attention heads");
     w = &child<Embedding>("w", c_->vocab, c_->hidden);

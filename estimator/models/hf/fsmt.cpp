@@ -264,7 +264,6 @@ class Fsmt final : public Seq2SeqNetwork {
 };
 
 NetworkPtr fsmt(const Config& config, const Options& o) {
-  if (o.checkpoint) throw Error("FSMT has no gradient checkpointing", "leave out --checkpoint");
   Seq2SeqConfig c(config, o);
   c.vocab = config.size("src_vocab_size");
   c.decoder_vocab = config.size("tgt_vocab_size");

@@ -128,7 +128,6 @@ class GPTNeoXJapaneseModel final : public BlockModel {
  public:
   explicit GPTNeoXJapaneseModel(const std::shared_ptr<const DecoderConfig>& c) : BlockModel("GPTNeoXJapaneseModel", c) {
     check_heads(*c);
-    if (c->options.checkpoint) throw Error("GPTNeoXJapaneseModel does not support gradient checkpointing.", "leave out --checkpoint");
     embed_in = &child<Embedding>("embed_in", c->vocab, c->hidden);
     add_blocks("layers", [&](I i) { return std::make_shared<GPTNeoXJapaneseLayer>(*c, i); });
     final_layer_norm = &child<LayerNorm>("final_layer_norm", c->hidden);

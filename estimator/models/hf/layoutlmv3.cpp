@@ -422,7 +422,6 @@ class LayoutNetwork final : public Network {
 };
 
 NetworkPtr layoutlmv3(const Config& config, const Options& o) {
-  if (o.checkpoint) throw Error("LayoutLMv3 does not support gradient checkpointing in transformers", "leave out --checkpoint");
   for (const char* part : {"text_embed", "visual_embed"})
     if (!config.boolean_or(part, true)) throw config.error(part, "memest builds LayoutLMv3 with text and images");
   if (config.boolean_or("has_relative_attention_bias", true) != config.boolean_or("has_spatial_attention_bias", true))

@@ -239,7 +239,6 @@ class PoolFormerNetwork final : public ImageNetwork {
 };
 
 NetworkPtr poolformer(const Config& config, const Options& o) {
-  if (o.checkpoint) throw Error("PoolFormer does not support gradient checkpointing in transformers", "leave out --checkpoint");
   return std::make_shared<PoolFormerNetwork>(PoolFormerConfig(config, o));
 }
 const Family poolformer_family{{"poolformer"}, image_classes("PoolFormer", poolformer)};

@@ -302,7 +302,6 @@ class ResNetNetwork final : public ImageNetwork {
 template <bool is_regnet>
 NetworkPtr resnet(const Config& config, const Options& o) {
   const ResNetConfig c(config, o, is_regnet);
-  if (o.checkpoint) throw Error(c.prefix + " does not support gradient checkpointing in transformers", "leave out --checkpoint");
   return std::make_shared<ResNetNetwork>(c, c.prefix + (o.task == Task::base ? "Model" : "ForImageClassification"));
 }
 const Family resnet_family{{"resnet"}, image_classes("ResNet", resnet<false>)};

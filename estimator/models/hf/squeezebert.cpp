@@ -213,7 +213,6 @@ class SqueezeBertModel final : public EncoderBody {
 };
 
 NetworkPtr squeezebert(const Config& config, const Options& o) {
-  if (o.checkpoint) throw Error("SqueezeBERT does not support gradient checkpointing in transformers", "leave out --checkpoint");
   EncoderForm f = bert_form("SqueezeBert", "transformer");
   f.project = true;
   f.adjust = [](EncoderConfig& c) {
