@@ -459,7 +459,7 @@ class HfConfig final : public Reader {
         model->inputs.insert(model->inputs.begin() + 1, mask);
       }
     }
-    bind_lengths(*model, options, made.class_name);
+    bind_lengths(*model, options, made.class_name, takes_images(config, *network));
     check_positions(*model, *network, options);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;
@@ -543,7 +543,17 @@ class HfConfig final : public Reader {
                                    "ask for no longer texts"});
     }
   }
-  static void bind_lengths(nn::Model& model, const ReadOptions& options, const std::string& class_name) {
+  /// Whether a size of images says anything of the model, also where this call gives it none.
+  static bool takes_images(const Config& config, const hf::Network& network) {
+    for (auto& [symbol, value] : network.default_sizes())
+      if (symbol == "image" || symbol == "height" || symbol == "width") return true;
+    for (auto& input : network.inputs())
+      for (auto& size : input.shape)
+        for (auto& symbol : size.symbols())
+          if (symbol == "image" || symbol == "height" || symbol == "width") return true;
+    return config.has("vision_config");
+  }
+  static void bind_lengths(nn::Model& model, const ReadOptions& options, const std::string& class_name, bool has_images) {
     std::vector<std::string> used;
     for (auto& input : model.inputs)
       for (auto& size : input.shape)
@@ -552,6 +562,19 @@ class HfConfig final : public Reader {
     for (auto& [symbol, value] : options.sizes)
       if (!kOptions.contains(symbol) && std::find(used.begin(), used.end(), symbol) == used.end())
         throw Error(fmt::format("--set {}: {} has no such size", symbol.substr(0, 80), class_name), did_you_mean(symbol, used));
+    const auto given_size = [&](std::initializer_list<const char*> symbols) {
+      return std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) {
+        return std::any_of(symbols.begin(), symbols.end(), [&](auto* symbol) { return size.first == symbol; });
+      });
+    };
+    const auto uses = [&](std::initializer_list<const char*> symbols) {
+      return std::any_of(symbols.begin(), symbols.end(),
+                         [&](auto* symbol) { return std::find(used.begin(), used.end(), symbol) != used.end(); });
+    };
+    if (given_size({"seq"}) && !uses({"seq", "src_seq", "tgt_seq"}) && !model.inputs.empty())
+      throw Error(fmt::format("--seq: {} takes no text", class_name), "leave it out");
+    if (given_size({"image", "height", "width"}) && !has_images && !model.inputs.empty())
+      throw Error(fmt::format("--image: {} takes no images", class_name), "leave it out");
     for (const std::string symbol : {"src_seq", "tgt_seq"}) {
       const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol; });
       if (std::find(used.begin(), used.end(), symbol) == used.end()) {
