@@ -329,9 +329,10 @@ void add_options(CLI::App* sub, EstimateOptions& o) {
                 "Also what other settings of the allocator would reserve: the run's allocations replayed under each")
       ->group(device);
   sub->add_option("--torch-version", o.torch_version, "The release to follow, 2.4 to 2.15 (the default)")->group(device);
-  sub->add_option("--transformers-version", o.transformers_version,
-                  "Of a Hugging Face config: the release of transformers to follow, 4.48 to 5.24; by default the last one before the next "
-                  "PyTorch came out")
+  sub->add_option(
+         "--transformers-version", o.transformers_version,
+         "Of a Hugging Face config: the release of transformers to follow, 4.48 to 5.24 (the default); with PyTorch up to 2.9 one of "
+         "its time")
       ->group(device);
   sub->add_option("--env", o.env, "A variable that PyTorch reads: NAME=VALUE")->group(device)->allow_extra_args(false);
   sub->add_option("--semantics", o.semantics,

@@ -1,6 +1,9 @@
 // Parses, runs, prints, maps errors to exit codes.
 #include <fmt/core.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <new>
 #include <string>
 #include <vector>
@@ -50,6 +53,10 @@ int usage(const CLI::App& app, const CLI::ParseError& e, int argc, char** argv) 
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate([] {  // memory that ends while an object is destroyed, say
+    std::fputs("memest: memest ran out of memory on this input, or met an internal error\n", stderr);
+    std::_Exit(cli::kUsage);
+  });
   CLI::App app(
       "memest: how much GPU memory PyTorch will take for a model, run this way, and what it is made of. Needs no GPU and no Python.",
       "memest");

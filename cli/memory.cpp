@@ -24,7 +24,7 @@
 
 namespace {
 
-constexpr std::size_t kUnit = 16, kClasses = 33;  // up to 512 bytes
+constexpr std::size_t kUnit = 16, kMostSmall = 512, kClasses = kMostSmall / kUnit + 1;
 
 struct Spare {
   Spare* next;
@@ -95,8 +95,8 @@ const bool in_large_pages = reserve_heap();
 }  // namespace
 
 void* operator new(std::size_t bytes) {
+  if (bytes > kMostSmall) return of_malloc(bytes);
   const std::size_t c = class_of(bytes);
-  if (c >= kClasses) return of_malloc(bytes);
   Spare* place = spares[c];
   if (!place) return fresh(c);
   spares[c] = place->next;
@@ -108,8 +108,8 @@ void operator delete(void* place) noexcept {
   spares[c] = new (place) Spare{spares[c]};
 }
 void operator delete(void* place, std::size_t bytes) noexcept {
+  if (bytes > kMostSmall || !place) return std::free(place);
   const std::size_t c = class_of(bytes);
-  if (c >= kClasses || !place) return std::free(place);
   spares[c] = new (place) Spare{spares[c]};
 }
 

@@ -1,5 +1,7 @@
 #include "estimate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -311,7 +313,8 @@ Scaling scaling_of(const Estimate& e, const Estimate& larger) {
   s.per_sample = larger.replay.allocated_peak - e.replay.allocated_peak;
   s.constant = e.replay.allocated_peak - s.per_sample * e.run.batches[0];
   const auto& inputs = e.states.inputs;
-  if (e.run.mode == run::Mode::train && !inputs.empty() && inputs[0].name == "input_ids" && inputs[0].sizes.size() == 2)
+  if (e.run.mode == run::Mode::train && !inputs.empty() && inputs[0].name == "input_ids" && inputs[0].sizes.size() == 2 &&
+      inputs[0].sizes[1] > 0)
     s.activations_per_token = (larger.modules[0].activations_cumulative - e.modules[0].activations_cumulative) / inputs[0].sizes[1];
   return s;
 }
@@ -338,12 +341,25 @@ Estimate estimate_largest(const EstimateRequest& asked) {
   EstimateRequest trial = asked;
   trial.figures = trial.record_events = trial.alloc_what_if = false;
   const auto at = [&](std::int64_t value) { return estimate_once(with_size(trial, option, value)); };
-  std::int64_t low = 1;
+  std::int64_t low = 1, refused = 0;
   Estimate smallest;
-  try {
-    smallest = at(low);
-  } catch (const Error&) {  // batch normalisation trains on two samples or more
-    smallest = at(++low);
+  for (;; low *= 2) {  // batch normalisation trains on two samples or more, and images take tokens
+    try {
+      smallest = at(low);
+      break;
+    } catch (const Error&) {
+      if (low >= kMost / 2) throw;
+      refused = low;
+    }
+  }
+  while (low - refused > 1) {
+    const std::int64_t middle = refused + (low - refused) / 2;
+    try {
+      smallest = at(middle);
+      low = middle;
+    } catch (const Error&) {
+      refused = middle;
+    }
   }
   if (!smallest.fit->fits) {
     smallest.largest = Largest{option, 0, false};
@@ -357,7 +373,10 @@ Estimate estimate_largest(const EstimateRequest& asked) {
       return false;
     }
   };
-  const bool limited = option == "seq" && smallest.most_tokens > asked.run.new_tokens;
+  const bool limited = option == "seq" && smallest.most_tokens > 0;
+  if (limited && smallest.most_tokens <= asked.run.new_tokens)
+    throw Error(fmt::format("--seq max: the model has positions for {} tokens, and --new-tokens asks for {}", smallest.most_tokens,
+                            asked.run.new_tokens));
   const std::int64_t most = limited ? smallest.most_tokens - asked.run.new_tokens : kMost;
   std::int64_t high = 2 * low;
   while (high <= most && fits(high)) low = high, high *= 2;

@@ -10,8 +10,9 @@ std::optional<TransformersVersion> TransformersVersion::parse(std::string_view t
   auto [dot, first] = std::from_chars(text.data(), end, version.major);
   if (first != std::errc{} || dot == end || *dot != '.') return {};
   auto [rest, second] = std::from_chars(dot + 1, end, version.minor);
-  if (second != std::errc{} || (rest != end && *rest != '.')) return {};
-  if (version < oldest() || version > newest()) return {};
+  if (second != std::errc{} || (rest != end && (*rest != '.' || rest + 1 == end))) return {};
+  constexpr int kLastMinorOf4 = 57;
+  if (version < oldest() || version > newest() || (version.major == 4 && version.minor > kLastMinorOf4)) return {};
   return version;
 }
 

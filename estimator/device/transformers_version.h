@@ -19,8 +19,8 @@ struct TransformersVersion {
   static std::optional<TransformersVersion> parse(std::string_view text);
   static constexpr TransformersVersion oldest() { return {4, 48}; }
   static constexpr TransformersVersion newest() { return {5, 24}; }
-  /// What people had with a PyTorch: the last release before the next PyTorch came (PyPI's dates), from 2.6 to 2.9; 4.51 with older
-  /// ones, the newest with newer ones.
+  /// What people had with a PyTorch: 4.51 up to 2.6, 4.55 with 2.7, 4.57 with 2.8 and 2.9 (the last before the next PyTorch came, by PyPI's
+  /// dates), the newest with newer ones.
   static TransformersVersion beside(TorchVersion torch);
   std::string name() const { return std::to_string(major) + "." + std::to_string(minor); }
 

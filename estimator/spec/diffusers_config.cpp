@@ -73,6 +73,14 @@ std::unique_ptr<nn::Model> read_diffusers_config(const Json& file, const std::st
   const diffusers::ModelClass& made = class_of(class_name);
   if (!options.task.empty() && !made.tasks) throw Error(fmt::format("--task: {} has one task", class_name), "leave --task out");
   if (options.generates) throw Error("--new-tokens: a model of diffusers does not generate tokens", "leave --new-tokens out");
+  const std::pair<const char*, bool> others[] = {{"--transformers-version", options.transformers.has_value()},
+                                                 {"--experts", !options.experts.empty()},
+                                                 {"--use-cache", options.use_cache.has_value()}};
+  for (auto& [option, there] : others)
+    if (there) throw Error(fmt::format("{}: it is of transformers, and {} of diffusers", option, class_name), "leave it out");
+  for (auto& [symbol, value] : options.sizes)
+    if (symbol == "src_seq" || symbol == "tgt_seq" || symbol == "images" || symbol == "classes")
+      throw Error(fmt::format("{} has no such size: {}", class_name, symbol), "docs/diffusers.md lists the inputs");
   if (options.attention != "sdpa")
     throw Error(fmt::format("--attn {}: a model of diffusers calls scaled_dot_product_attention", options.attention), "use sdpa or math");
 
@@ -99,6 +107,11 @@ std::unique_ptr<nn::Model> read_diffusers_config(const Json& file, const std::st
   for (auto& [symbol, value] : options.sizes) (*model->symbols)[symbol] = value;
   model->inputs = network->inputs();
   override_inputs(*model, options);
+  for (auto& input : model->inputs) {
+    const Dims sizes = input.sizes(*model->symbols);
+    if (std::find(sizes.begin(), sizes.end(), 0) != sizes.end())
+      throw Error(fmt::format("{} is empty: {}", input.name, to_string(sizes)), "give larger images with --image");
+  }
   if (const std::string latents = network->latents(); !latents.empty())
     runtime().diagnostics.add({Diagnostic::Severity::note, "latents", "the image's size is in pixels: " + latents, "", ""});
   return model;

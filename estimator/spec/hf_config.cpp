@@ -68,6 +68,8 @@ Config config_of(const Json& file, const std::string& model_type, const std::str
   for (auto& [key, spec] : sections.items()) {
     const std::string name = section_name(given, model_type, key);
     const bool there = given.contains(name) && given[name].is_object();
+    if (given.contains(name) && !there && !given[name].is_null())
+      throw Error("expected an object, found " + std::string(given[name].type_name())).within(pointer + "/" + name);
     if (!there && spec.value("optional", false)) continue;
     const bool flat = !there && spec.value("flat", false);  // written before the class had sections
     const Json own = there ? given[name] : flat ? file : Json::object();
@@ -203,6 +205,11 @@ class HfModel final : public nn::Model {
     hf::release() = release_;
     if (g.all_logits && dynamic_cast<const hf::EncoderDecoder*>(network_.get()))
       throw Error("--logits all: the decoder of an encoder-decoder starts from one token", "leave it out");
+    const std::int64_t prompt = dynamic_cast<const hf::EncoderDecoder*>(network_.get()) ? 1 : batch[0].size(-1);
+    if (const std::int64_t all = prompt + g.new_tokens - 1; generates_at_most > 0 && all > generates_at_most)  // the last is not fed back
+      runtime().diagnostics.add({Diagnostic::Severity::warning, "positions",
+                                 fmt::format("a real run stops: {} tokens, and the model has positions for {}", all, generates_at_most), "",
+                                 "ask for fewer --new-tokens"});
     hf::Batch call = call_of(batch);
     hf::X attention_mask;
     for (auto& [role, x] : call.others)
@@ -240,6 +247,7 @@ class HfModel final : public nn::Model {
     check_attention();
     return outcome;
   }
+  std::int64_t generates_at_most = 0;  ///< tokens that the table of positions of what generates has; 0: it has none
   bool computes_loss() const override { return options_.labels; }
   bool checkpoints_itself() const override { return true; }
   bool is_transformers() const override { return true; }
@@ -398,7 +406,12 @@ class HfConfig final : public Reader {
                   : options.attention == "flash" ? hf::Attention::flash
                                                  : hf::Attention::sdpa;
     if (!release.has_experts_implementations()) o.experts = "eager";
-    if (!options.experts.empty()) o.experts = options.experts;
+    if (!options.experts.empty()) {
+      if (options.experts != "eager" && !release.has_experts_implementations())
+        throw Error(fmt::format("--experts {}: experts are modules of their own in transformers {}", options.experts, release.name()),
+                    "leave it out, or choose a later --transformers-version");
+      o.experts = options.experts;
+    }
     const Config text = config.section_if("text_config").value_or(config);
     o.use_cache = options.use_cache.value_or(config.boolean_or("use_cache", text.boolean_or("use_cache", true)));
     o.labels = options.training && o.task != hf::Task::base && o.task != hf::Task::text_encoding;
@@ -422,7 +435,7 @@ class HfConfig final : public Reader {
     auto model = std::make_unique<HfModel>(network, config, o, cache_kind(options, o), release);
     model->kind = name;
     model->file_dtype = file_dtype;
-    model->most_tokens = config.integer_or("max_position_embeddings", 0);
+    model->most_tokens = config.integer_or("max_encoder_position_embeddings", config.integer_or("max_position_embeddings", 0));
     if (release != TransformersVersion::newest())
       rt.diagnostics.add({Diagnostic::Severity::note, "older-transformers",
                           fmt::format("transformers {} is followed in its attention, caches, masks and buffers as far as memest knows them",
@@ -438,9 +451,7 @@ class HfConfig final : public Reader {
     if (options.generates) {
       if (!network->generates())
         throw Error(fmt::format("--new-tokens: {} with the task {} does not generate in memest", model_type, hf::name_of(o.task)),
-                    "it works for --task causal-lm of decoder-only models, for --task seq2seq of encoder-decoders, and for llava, "
-                    "paligemma, gemma3, "
-                    "qwen2_vl and its kin");
+                    "it works for most decoders of text, encoder-decoders and models of images and text: docs/accuracy.md has the list");
       if (dynamic_cast<const hf::EncoderDecoder*>(network.get())) {
         if (o.target) throw Error("--tgt-seq: generate() starts the decoder from one token", "--new-tokens says how many tokens follow");
         if (!options.cache.empty())
@@ -460,7 +471,7 @@ class HfConfig final : public Reader {
       }
     }
     bind_lengths(*model, options, made.class_name, takes_images(config, *network));
-    check_positions(*model, *network, options);
+    check_positions(*model, *network, config, options);
     if (!options.inputs.empty()) override_inputs(*model, options);
     return model;
   }
@@ -510,10 +521,9 @@ class HfConfig final : public Reader {
     if (folder) return p.filename().empty() ? p.parent_path().filename().string() : p.filename().string();
     return p.filename() == "config.json" ? model_type : p.stem().string();
   }
-  /// The source's and the target's length: those of --seq unless they are given.
   /// Tables of learned (or stored) positions, by the names that transformers gives them: a longer text reads past their end, which stops a
   /// real run. A default length is shortened to them. Some tables grow (M2M100's kind), and those of images are no tables of a text.
-  static void check_positions(nn::Model& model, nn::Module& network, const ReadOptions& options) {
+  static void check_positions(HfModel& model, nn::Module& network, const Config& config, const ReadOptions& options) {
     static constexpr const char* kTables[] = {".wpe.weight", ".embed_positions.weight", ".position_embeddings.weight",
                                               ".position_embedding.weight"};
     if (model.inputs.empty() || model.inputs[0].name != "input_ids") return;
@@ -531,7 +541,9 @@ class HfConfig final : public Reader {
                                                                                                               : "seq";
       const auto length = model.symbols->find(symbol);
       std::int64_t most = table.size(0);
-      if (model.most_tokens > 0) most = std::min(most, model.most_tokens);
+      const char* part = decodes ? "max_decoder_position_embeddings" : "max_encoder_position_embeddings";
+      if (const std::int64_t own = config.integer_or(part, model.most_tokens); own > 0) most = std::min(most, own);
+      if (name.find("encoder.") == std::string::npos) model.generates_at_most = most;
       if (length == model.symbols->end() || length->second <= most) continue;
       const bool given =
           std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol || size.first == "seq"; });
@@ -553,6 +565,7 @@ class HfConfig final : public Reader {
           if (symbol == "image" || symbol == "height" || symbol == "width") return true;
     return config.has("vision_config");
   }
+  /// The source's and the target's length: those of --seq unless they are given. Sizes that the model does not have are refused.
   static void bind_lengths(nn::Model& model, const ReadOptions& options, const std::string& class_name, bool has_images) {
     std::vector<std::string> used;
     for (auto& input : model.inputs)
@@ -573,6 +586,15 @@ class HfConfig final : public Reader {
     };
     if (given_size({"seq"}) && !uses({"seq", "src_seq", "tgt_seq"}) && !model.inputs.empty())
       throw Error(fmt::format("--seq: {} takes no text", class_name), "leave it out");
+    if (uses({"image"}) && !uses({"height", "width"})) {
+      std::int64_t height = 0, width = 0;
+      for (auto& [symbol, value] : options.sizes) {
+        if (symbol == "height") height = value;
+        if (symbol == "width") width = value;
+      }
+      if (height != width)
+        throw Error(fmt::format("--image {}x{}: memest runs {} on square images", height, width, class_name), "give one number");
+    }
     if (given_size({"image", "height", "width"}) && !has_images && !model.inputs.empty())
       throw Error(fmt::format("--image: {} takes no images", class_name), "leave it out");
     for (const std::string symbol : {"src_seq", "tgt_seq"}) {

@@ -146,7 +146,7 @@ std::pair<I, I> CacheLayer::mask_sizes(I query_length) const {
     if (seen >= max_cache_len) return {max_cache_len + query_length - 1, kv_offset};
     return {std::max(seen + query_length, max_cache_len), kv_offset};
   }
-  if (!window) return {seen + query_length, 0};
+  if (!window || !release().cache_starts_empty()) return {seen + query_length, 0};
   const I offset = std::max<I>(seen - window + 1, 0);
   return {seen >= window ? window - 1 + query_length : seen + query_length, offset};
 }

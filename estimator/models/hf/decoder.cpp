@@ -17,7 +17,8 @@ I layer_count(const Config& config) {
 DecoderConfig::DecoderConfig(const Config& f, const Options& o) : file(f), options(o) {
   vocab = f.size("vocab_size");
   hidden = f.size("hidden_size");
-  intermediate = f.has("intermediate_size") && f.integer_if("intermediate_size") ? f.size("intermediate_size") : 0;
+  const ConfigValue* widths = f.find("intermediate_size");  // of some families a list
+  intermediate = widths && !widths->list() && f.integer_if("intermediate_size") ? f.size("intermediate_size") : 0;
   layers = layer_count(f);
   heads = f.size("num_attention_heads");
   kv_heads = f.size_or("num_key_value_heads", heads);
@@ -36,7 +37,7 @@ DecoderConfig::DecoderConfig(const Config& f, const Options& o) : file(f), optio
   sliding_window = f.integer_if("sliding_window");
   if (f.has("layer_types")) layer_types = f.texts("layer_types");
   if (f.boolean_or("output_router_logits", false)) router_logits = std::make_shared<std::vector<X>>();
-  if (!layer_types.empty() && I(layer_types.size()) != layers)
+  if (f.has("layer_types") && I(layer_types.size()) != layers)
     throw f.error("layer_types",
                   "expected " + std::to_string(layers) + " entries, one for each layer, found " + std::to_string(layer_types.size()));
 }

@@ -422,6 +422,8 @@ class LayoutNetwork final : public Network {
 };
 
 NetworkPtr layoutlmv3(const Config& config, const Options& o) {
+  if (const I positions = config.size("max_position_embeddings"); positions < 3)
+    throw config.error("max_position_embeddings", "expected at least 3, of which two are of no token, found " + std::to_string(positions));
   for (const char* part : {"text_embed", "visual_embed"})
     if (!config.boolean_or(part, true)) throw config.error(part, "memest builds LayoutLMv3 with text and images");
   if (config.boolean_or("has_relative_attention_bias", true) != config.boolean_or("has_spatial_attention_bias", true))

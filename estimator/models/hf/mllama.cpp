@@ -3,6 +3,7 @@
 
 #include "models/hf/clip_encoder.h"
 #include "models/hf/loss.h"
+#include "models/hf/release.h"
 
 namespace memest::hf {
 namespace {
@@ -360,7 +361,8 @@ class MllamaCrossAttentionDecoderLayer final : public DecoderLayer {
 class MllamaRotaryEmbedding final : public Base {
  public:
   explicit MllamaRotaryEmbedding(I head_dim) : Base("MllamaRotaryEmbedding") {
-    for (const char* name : {"inv_freq", "original_inv_freq"}) new_buffer(name, {head_dim / 2}, DType::float32);
+    new_buffer("inv_freq", {head_dim / 2}, DType::float32);
+    if (release().rotary_registers_original()) new_buffer("original_inv_freq", {head_dim / 2}, DType::float32);
   }
   Pair operator()(const X& x, const X& position_ids) {
     Entered scope(*this);

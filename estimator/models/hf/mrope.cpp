@@ -1,4 +1,5 @@
 #include "models/hf/mrope.h"
+#include "models/hf/release.h"
 
 #include "ops/indexing.h"
 
@@ -26,7 +27,7 @@ class MropeRotaryEmbedding final : public Module<MropeRotaryEmbedding> {
       section_ = {count};
     }
     new_buffer("inv_freq", {count}, DType::float32);
-    new_buffer("original_inv_freq", {count}, DType::float32);
+    if (release().rotary_registers_original()) new_buffer("original_inv_freq", {count}, DType::float32);
   }
   Pair forward(const X& x, X position_ids) {
     position_ids = position_ids.expand({3, -1, -1});

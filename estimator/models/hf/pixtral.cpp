@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "models/hf/clip_encoder.h"
+#include "models/hf/release.h"
 
 namespace memest::hf {
 namespace {
@@ -9,7 +10,8 @@ namespace {
 class PixtralRotaryEmbedding final : public Module<PixtralRotaryEmbedding> {
  public:
   explicit PixtralRotaryEmbedding(I head_dim) : Module("PixtralVisionRotaryEmbedding") {
-    for (const char* name : {"inv_freq", "original_inv_freq"}) new_buffer(name, {ceil_div(head_dim, 2)}, DType::float32);
+    new_buffer("inv_freq", {ceil_div(head_dim, 2)}, DType::float32);
+    if (release().rotary_registers_original()) new_buffer("original_inv_freq", {ceil_div(head_dim, 2)}, DType::float32);
   }
   Pair forward(const X& x, const X& position_ids) {
     X freqs = position_ids.unsqueeze(-1).to_float().mul(X(buffer(0)));

@@ -7,7 +7,7 @@ namespace memest {
 TEST_CASE("releases of transformers are read from their names") {
   CHECK(TransformersVersion::parse("4.51.3") == TransformersVersion{4, 51});
   CHECK(TransformersVersion::parse("5.24") == TransformersVersion::newest());
-  for (const char* text : {"", "5", "4.", "4.47", "5.25", "4.51x", "v4.51"}) CHECK_FALSE(TransformersVersion::parse(text));
+  for (const char* text : {"", "5", "4.", "4.47", "5.25", "4.51x", "v4.51", "4.51.", "4.58"}) CHECK_FALSE(TransformersVersion::parse(text));
 }
 
 TEST_CASE("a PyTorch comes with the transformers of its time") {
