@@ -1,5 +1,6 @@
 // models/convbert: half of the heads are convolutions with kernels that depend on the tokens.
 #include "models/hf/classic_encoder.h"
+#include "models/hf/generator_predictions.h"
 
 namespace memest::hf {
 namespace {
@@ -165,28 +166,6 @@ class ConvBertLayer final : public DecoderLayer {
   JointPtr output;
 };
 
-class GeneratorPredictions final : public Unary {
- public:
-  explicit GeneratorPredictions(const EncoderConfig& c)
-      : Unary("ConvBertGeneratorPredictions"),
-        activation(child<Activation>("activation", "gelu")),
-        norm(child<LayerNorm>("LayerNorm", c.embedding)),
-        dense(child<Linear>("dense", c.hidden, c.embedding)) {}
-
- protected:
-  X forward(X generator_hidden_states) override {
-    X hidden_states = dense(generator_hidden_states);
-    hidden_states = activation(hidden_states);
-    hidden_states = norm(hidden_states);
-    return hidden_states;
-  }
-
- private:
-  Activation& activation;
-  LayerNorm& norm;
-  Linear& dense;
-};
-
 NetworkPtr convbert(const Config& config, const Options& o) {
   if (config.integer_or("num_groups", 1) != 1)
     throw config.error("num_groups", "memest builds ConvBERT with one group of its linear layers");
@@ -201,7 +180,7 @@ NetworkPtr convbert(const Config& config, const Options& o) {
   f.embeddings = [](const EncoderConfig& c) { return std::make_shared<ConvBertEmbeddings>(c); };
   f.layer = [](const EncoderConfig& c, I) { return std::make_shared<ConvBertLayer>(c); };
   f.lm_head = [](const EncoderConfig& c) {
-    return EncoderForm::Heads{{"generator_predictions", std::make_shared<GeneratorPredictions>(c)},
+    return EncoderForm::Heads{{"generator_predictions", std::make_shared<GeneratorPredictions>("ConvBert", c)},
                               {"generator_lm_head", make_linear(c.embedding, c.vocab)}};
   };
   f.ties = {{"generator_lm_head.weight", "convbert.embeddings.word_embeddings.weight"}};

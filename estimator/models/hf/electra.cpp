@@ -1,30 +1,8 @@
 // models/electra/modeling_electra.py.
-#include "models/hf/encoder.h"
+#include "models/hf/generator_predictions.h"
 
 namespace memest::hf {
 namespace {
-
-class GeneratorPredictions final : public Unary {
- public:
-  explicit GeneratorPredictions(const EncoderConfig& c)
-      : Unary("ElectraGeneratorPredictions"),
-        activation(child<Activation>("activation", "gelu")),
-        norm(child<LayerNorm>("LayerNorm", c.embedding)),
-        dense(child<Linear>("dense", c.hidden, c.embedding)) {}
-
- protected:
-  X forward(X generator_hidden_states) override {
-    X hidden_states = dense(generator_hidden_states);
-    hidden_states = activation(hidden_states);
-    hidden_states = norm(hidden_states);
-    return hidden_states;
-  }
-
- private:
-  Activation& activation;
-  LayerNorm& norm;
-  Linear& dense;
-};
 
 class DiscriminatorPredictions final : public Unary {
  public:
@@ -52,7 +30,7 @@ NetworkPtr electra(const Config& config, const Options& o) {
   f.project = true;
   f.pools = false;
   f.lm_head = [](const EncoderConfig& c) {
-    return EncoderForm::Heads{{"generator_predictions", std::make_shared<GeneratorPredictions>(c)},
+    return EncoderForm::Heads{{"generator_predictions", std::make_shared<GeneratorPredictions>("Electra", c)},
                               {"generator_lm_head", make_linear(c.embedding, c.vocab)}};
   };
   f.ties = {{"generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"}};

@@ -1,6 +1,7 @@
 // models/led: BART whose encoder attends within windows, as Longformer does, without global attention.
 #include <algorithm>
 
+#include "models/hf/batched_attention.h"
 #include "models/hf/longformer.h"
 #include "models/hf/seq2seq.h"
 
@@ -147,52 +148,9 @@ class LEDEncoder final : public Seq2SeqEncoder {
   LayerNorm* layernorm_embedding;
 };
 
-class LEDDecoderAttention final : public CrossMixer {
+class LEDDecoderAttention final : public BatchedAttention {
  public:
-  LEDDecoderAttention(const Seq2SeqConfig& c, I heads, I layer)
-      : CrossMixer("LEDDecoderAttention"),
-        layer_(layer),
-        heads_(heads),
-        head_dim_(c.hidden / heads),
-        dropout_(c.attention_dropout),
-        k_proj(child<Linear>("k_proj", c.hidden, c.hidden)),
-        v_proj(child<Linear>("v_proj", c.hidden, c.hidden)),
-        q_proj(child<Linear>("q_proj", c.hidden, c.hidden)),
-        out_proj(child<Linear>("out_proj", c.hidden, c.hidden)) {}
-
- protected:
-  Pair forward(const X& hidden_states, const X& key_value_states, X attention_mask, Cache* cache) override {
-    const I bsz = hidden_states.size(0), tgt_len = hidden_states.size(1), embed_dim = hidden_states.size(2);
-    X query_states = q_proj(hidden_states).mul(1.0);
-    const X& current_states = key_value_states ? key_value_states : hidden_states;
-    X key_states = k_proj(current_states);
-    X value_states = v_proj(current_states);
-    key_states = key_states.view({bsz, -1, heads_, head_dim_}).transpose(1, 2);
-    value_states = value_states.view({bsz, -1, heads_, head_dim_}).transpose(1, 2);
-    if (cache) std::tie(key_states, value_states) = cache->update(key_states, value_states, layer_);
-    const Dims proj_shape{bsz * heads_, -1, head_dim_};
-    query_states = query_states.view({bsz, tgt_len, heads_, head_dim_}).transpose(1, 2);
-    query_states = query_states.reshape(proj_shape);
-    key_states = key_states.reshape(proj_shape);
-    value_states = value_states.reshape(proj_shape);
-    const I src_len = key_states.size(1);
-    X attn_weights = query_states.bmm(key_states.transpose(1, 2));
-    if (attention_mask) {
-      attn_weights = attn_weights.view({bsz, heads_, tgt_len, src_len}).add(attention_mask);
-      attn_weights = attn_weights.view({bsz * heads_, tgt_len, src_len});
-    }
-    attn_weights = attn_weights.softmax(-1);
-    X attn_probs = ops::dropout(attn_weights, dropout_, training);
-    X attn_output = attn_probs.bmm(value_states);
-    attn_output = attn_output.view({bsz, heads_, tgt_len, head_dim_}).transpose(1, 2).reshape({bsz, tgt_len, embed_dim});
-    attn_output = out_proj(attn_output);
-    return {leave(attn_output, attention_mask, query_states, key_states, value_states, attn_weights, attn_probs), {}};
-  }
-
- private:
-  I layer_, heads_, head_dim_;
-  double dropout_;
-  Linear &k_proj, &v_proj, &q_proj, &out_proj;
+  LEDDecoderAttention(const Seq2SeqConfig& c, I heads, I layer) : BatchedAttention("LEDDecoderAttention", c, heads, layer) {}
 };
 
 NetworkPtr led(const Config& given, const Options& options) {
