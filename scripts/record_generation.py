@@ -89,7 +89,7 @@ CASES = [("llama", 2, 100, 30, "bf16", "sdpa"), ("llama", 1, 300, 5, "fp32", "ea
          ("gemma3", 2, 30, 5, "bf16", "sdpa", "none"), ("llava", 1, 30, 5, "bf16", "sdpa", "none"), ("paligemma", 2, 30, 5, "bf16", "sdpa", "none"), ("t5", 2, 30, 5, "bf16", "sdpa", "none"),
          ("bart", 1, 30, 5, "bf16", "sdpa", "none"), ("llama", 2, 30, 5, "bf16", "sdpa", "none"), ("llava", 2, 40, 8, "bf16", "sdpa", "static"), ("gemma3", 2, 40, 8, "bf16", "sdpa", "static"),
          ("paligemma", 2, 40, 8, "bf16", "sdpa", "static"),
-         *[(name, 2, 60, 9, *run) for name in ("internvl", "mistral3", "llava-pixtral") for run in (("bf16", "sdpa"), ("fp32", "eager"))]]
+         *[(name, 2, 60, 9, *run) for name in ("internvl", "mistral3", "llava-pixtral", "llava-next") for run in (("bf16", "sdpa"), ("fp32", "eager"))]]
 
 
 class Values(TorchFunctionMode):
