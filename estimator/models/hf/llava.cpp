@@ -162,8 +162,9 @@ class LlavaModel final : public ImageTextModel {
         horizontal = (current_width - rounded(double(size[1]) * (double(current_height) / double(size[0])))) / 2;
     }
     static std::vector<std::pair<I, I>> pinpoints(const Config& c) {
+      if (!c.has("image_grid_pinpoints")) return {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
       std::vector<std::pair<I, I>> list;
-      if (auto* value = c.find("image_grid_pinpoints"); value && value->list())
+      if (auto* value = c.find("image_grid_pinpoints"); value->list())
         for (auto& item : *value->list()) {
           auto* pair = item.list();
           const bool two = pair && pair->size() == 2;
@@ -174,7 +175,8 @@ class LlavaModel final : public ImageTextModel {
             throw c.error("image_grid_pinpoints", "expected pairs of a height and a width");
           list.emplace_back(*height, *width);
         }
-      return list.empty() ? std::vector<std::pair<I, I>>{{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}} : list;
+      if (list.empty()) throw c.error("image_grid_pinpoints", "expected a list of pairs of a height and a width");
+      return list;
     }
     static I rounded(double x) { return I(std::round(x * 1e7) / 1e7); }  ///< int(round(x, 7))
     I count() const { return checked_add(checked_mul(rows, columns), 1); }
