@@ -195,7 +195,7 @@ class Lfm2MoeBlock final : public Unary {
 class Lfm2Model final : public DecoderBody {
  public:
   explicit Lfm2Model(std::shared_ptr<const DecoderConfig> config, bool moe)
-      : DecoderBody(moe ? "Lfm2MoeModel" : "Lfm2Model"), c_(std::move(config)), moe_(moe) {
+      : DecoderBody(moe ? "Lfm2MoeModel" : "Lfm2Model"), c_(std::move(config)) {
     const std::string prefix = moe ? "Lfm2Moe" : "Lfm2";
     const I width = moe ? c_->intermediate : adjusted_width(*c_), dense = moe ? c_->file.integer_or("num_dense_layers", 2) : c_->layers;
     embed_tokens = &child<Embedding>("embed_tokens", c_->vocab, c_->hidden);
@@ -232,7 +232,6 @@ class Lfm2Model final : public DecoderBody {
 
  private:
   std::shared_ptr<const DecoderConfig> c_;
-  bool moe_;
   Embedding* embed_tokens;
   std::vector<DecoderLayerPtr> layers_;
   std::shared_ptr<RotaryEmbedding> rotary_emb;

@@ -238,9 +238,7 @@ class PoolFormerNetwork final : public ImageNetwork {
   Linear* classifier = nullptr;
 };
 
-NetworkPtr poolformer(const Config& config, const Options& o) {
-  return std::make_shared<PoolFormerNetwork>(PoolFormerConfig(config, o));
-}
+NetworkPtr poolformer(const Config& config, const Options& o) { return std::make_shared<PoolFormerNetwork>(PoolFormerConfig(config, o)); }
 const Family poolformer_family{{"poolformer"}, image_classes("PoolFormer", poolformer)};
 
 }  // namespace

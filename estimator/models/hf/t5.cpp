@@ -399,7 +399,8 @@ class T5Stack final : public Base {
       const I batch = inputs_embeds.size(0), length = inputs_embeds.size(1);
       const DType dtype = inputs_embeds.dtype();
       mask = decoder_ ? causal_mask_of_ones(batch, length, dtype) : inverted_mask_of_ones(batch, length, DType::float32, dtype);
-      if (decoder_ && encoder_hidden_states) encoder_mask = inverted_mask_of_ones(batch, encoder_hidden_states.size(1), DType::int64, dtype);
+      if (decoder_ && encoder_hidden_states)
+        encoder_mask = inverted_mask_of_ones(batch, encoder_hidden_states.size(1), DType::int64, dtype);
     } else {
       if (decoder_) mask = create_causal_mask({options_, inputs_embeds, cache ? &cache->self_attention : nullptr});
       if (padding)
