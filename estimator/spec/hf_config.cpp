@@ -527,7 +527,9 @@ class HfConfig final : public Reader {
     static constexpr const char* kTables[] = {".wpe.weight", ".embed_positions.weight", ".position_embeddings.weight",
                                               ".position_embedding.weight"};
     if (model.inputs.empty() || model.inputs[0].name != "input_ids") return;
-    for (auto& [name, table] : network.named_parameters()) {
+    for (auto& named : network.named_parameters()) {
+      const std::string& name = named.first;
+      const Tensor& table = named.second;
       const bool is_table = std::any_of(std::begin(kTables), std::end(kTables), [&](auto* ending) { return name.ends_with(ending); });
       const bool of_text = name.find("vision") == std::string::npos && name.find("visual") == std::string::npos &&
                            name.find("audio") == std::string::npos && name.find("image") == std::string::npos &&
