@@ -1,16 +1,13 @@
 #include "device/transformers_version.h"
 
-#include <charconv>
+#include "device/release_text.h"
 
 namespace memest {
 
 std::optional<TransformersVersion> TransformersVersion::parse(std::string_view text) {
   TransformersVersion version{0, 0};
-  const char* end = text.data() + text.size();
-  auto [dot, first] = std::from_chars(text.data(), end, version.major);
-  if (first != std::errc{} || dot == end || *dot != '.') return {};
-  auto [rest, second] = std::from_chars(dot + 1, end, version.minor);
-  if (second != std::errc{} || (rest != end && (*rest != '.' || rest + 1 == end))) return {};
+  const auto rest = after_release(text, version.major, version.minor);
+  if (!rest || (!rest->empty() && (rest->front() != '.' || rest->size() == 1))) return {};
   constexpr int kLastMinorOf4 = 57;
   if (version < oldest() || version > newest() || (version.major == 4 && version.minor > kLastMinorOf4)) return {};
   return version;
