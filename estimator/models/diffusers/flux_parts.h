@@ -95,6 +95,41 @@ class TwoStreamBlock : public Base {
   FeedForward *ff, *ff_context;
 };
 
+/// A block of one stream, in which attention and feed-forward run side by side.
+template <class AdaNorm>
+class OneStreamBlock : public Base {
+ public:
+  OneStreamBlock(std::string type, I dim, I head_dim) : Base(std::move(type)) {
+    const I mlp_hidden_dim = checked_mul(dim, 4);
+    norm = &child<AdaNorm>("norm", dim, 3);
+    proj_mlp = &child<Linear>("proj_mlp", dim, mlp_hidden_dim);
+    act_mlp = &child<Activation>("act_mlp", "gelu_tanh");
+    proj_out = &child<Linear>("proj_out", checked_add(dim, mlp_hidden_dim), dim);
+    attn = &child<FluxAttention>("attn", dim, head_dim, false);
+  }
+
+ protected:
+  X run(const X& residual, const X& temb, const Pair& image_rotary_emb) {
+    X attn_output, mlp_hidden_states;  // in reverse, as above
+    AdaLayerNorm::Result normed;       // norm_hidden_states, gate
+    X hidden_states;
+    normed = (*norm)(residual, temb);
+    mlp_hidden_states = (*act_mlp)((*proj_mlp)(normed.hidden_states));
+    attn_output = (*attn)(normed.hidden_states, X(), image_rotary_emb).first;
+    hidden_states = cat({attn_output, mlp_hidden_states}, 2);
+    normed.gate_msa = normed.gate_msa.unsqueeze(1);
+    hidden_states = normed.gate_msa.mul((*proj_out)(hidden_states));
+    hidden_states = residual.add(hidden_states);
+    return clipped(hidden_states);
+  }
+
+ private:
+  AdaNorm* norm;
+  Linear *proj_mlp, *proj_out;
+  Activation* act_mlp;
+  FluxAttention* attn;
+};
+
 /// axes_dims_rope: three even numbers that add up to a head's width. Throws Error.
 std::vector<I> rotary_axes(const Config& c, I head_dim);
 /// A number of blocks, which may be 0. Throws Error.

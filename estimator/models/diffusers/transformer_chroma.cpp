@@ -102,37 +102,13 @@ class ChromaTransformerBlock final : public TwoStreamBlock<PrunedAdaLayerNorm> {
   }
 };
 
-class ChromaSingleTransformerBlock final : public Base {
+class ChromaSingleTransformerBlock final : public OneStreamBlock<PrunedAdaLayerNorm> {
  public:
-  ChromaSingleTransformerBlock(I dim, I head_dim) : Base("ChromaSingleTransformerBlock") {
-    const I mlp_hidden_dim = checked_mul(dim, 4);
-    norm = &child<PrunedAdaLayerNorm>("norm", dim, 3);
-    proj_mlp = &child<Linear>("proj_mlp", dim, mlp_hidden_dim);
-    act_mlp = &child<Activation>("act_mlp", "gelu_tanh");
-    proj_out = &child<Linear>("proj_out", checked_add(dim, mlp_hidden_dim), dim);
-    attn = &child<FluxAttention>("attn", dim, head_dim, false);
-  }
-  X operator()(const X& given, const X& temb, const Pair& image_rotary_emb) {
+  ChromaSingleTransformerBlock(I dim, I head_dim) : OneStreamBlock("ChromaSingleTransformerBlock", dim, head_dim) {}
+  X operator()(const X& hidden_states, const X& temb, const Pair& image_rotary_emb) {
     Entered scope(*this);
-    X attn_output, mlp_hidden_states;  // in reverse, as above
-    AdaLayerNorm::Result normed;       // norm_hidden_states, gate
-    X hidden_states = given;
-
-    normed = (*norm)(hidden_states, temb);
-    mlp_hidden_states = (*act_mlp)((*proj_mlp)(normed.hidden_states));
-    attn_output = (*attn)(normed.hidden_states, X(), image_rotary_emb).first;
-    hidden_states = cat({attn_output, mlp_hidden_states}, 2);
-    normed.gate_msa = normed.gate_msa.unsqueeze(1);
-    hidden_states = normed.gate_msa.mul((*proj_out)(hidden_states));
-    hidden_states = given.add(hidden_states);
-    return clipped(hidden_states);
+    return run(hidden_states, temb, image_rotary_emb);
   }
-
- private:
-  PrunedAdaLayerNorm* norm;
-  Linear *proj_mlp, *proj_out;
-  Activation* act_mlp;
-  FluxAttention* attn;
 };
 
 class ChromaTransformer2DModel final : public Network {

@@ -14,43 +14,18 @@ class FluxTransformerBlock final : public TwoStreamBlock<AdaLayerNorm> {
 };
 
 /// It gives encoder_hidden_states and hidden_states.
-class FluxSingleTransformerBlock final : public Base {
+class FluxSingleTransformerBlock final : public OneStreamBlock<AdaLayerNorm> {
  public:
-  FluxSingleTransformerBlock(I dim, I head_dim) : Base("FluxSingleTransformerBlock") {
-    const I mlp_hidden_dim = checked_mul(dim, 4);
-    norm = &child<AdaLayerNorm>("norm", dim, 3);
-    proj_mlp = &child<Linear>("proj_mlp", dim, mlp_hidden_dim);
-    act_mlp = &child<Activation>("act_mlp", "gelu_tanh");
-    proj_out = &child<Linear>("proj_out", checked_add(dim, mlp_hidden_dim), dim);
-    attn = &child<FluxAttention>("attn", dim, head_dim, false);
-  }
+  FluxSingleTransformerBlock(I dim, I head_dim) : OneStreamBlock("FluxSingleTransformerBlock", dim, head_dim) {}
   Pair operator()(const X& given, const X& encoder_given, const X& temb, const Pair& image_rotary_emb) {
     Entered scope(*this);
-    X attn_output, mlp_hidden_states;  // in reverse, as above
-    AdaLayerNorm::Result normed;       // norm_hidden_states, gate
-    X residual, encoder_hidden_states = encoder_given, hidden_states = given;
-
-    const I text_seq_len = encoder_hidden_states.size(1);
-    hidden_states = cat({encoder_hidden_states, hidden_states}, 1);
-    residual = hidden_states;
-    normed = (*norm)(hidden_states, temb);
-    mlp_hidden_states = (*act_mlp)((*proj_mlp)(normed.hidden_states));
-    attn_output = (*attn)(normed.hidden_states, X(), image_rotary_emb).first;
-    hidden_states = cat({attn_output, mlp_hidden_states}, 2);
-    normed.gate_msa = normed.gate_msa.unsqueeze(1);
-    hidden_states = normed.gate_msa.mul((*proj_out)(hidden_states));
-    hidden_states = residual.add(hidden_states);
-    hidden_states = clipped(hidden_states);
-    encoder_hidden_states = hidden_states.whole_slices(1).slice(1, std::nullopt, text_seq_len);
+    const I text_seq_len = encoder_given.size(1);
+    const X joined = cat({encoder_given, given}, 1);
+    X hidden_states = run(joined, temb, image_rotary_emb);
+    X encoder_hidden_states = hidden_states.whole_slices(1).slice(1, std::nullopt, text_seq_len);
     hidden_states = hidden_states.whole_slices(1).slice(1, text_seq_len, std::nullopt);
     return {encoder_hidden_states, hidden_states};
   }
-
- private:
-  AdaLayerNorm* norm;
-  Linear *proj_mlp, *proj_out;
-  Activation* act_mlp;
-  FluxAttention* attn;
 };
 
 class FluxTransformer2DModel final : public Network {
