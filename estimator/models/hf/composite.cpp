@@ -86,6 +86,24 @@ X placeholder_mask(const X& input_ids, const X& inputs_embeds, const X& image_fe
   return leave(std::move(special_image_mask), n_image_tokens);
 }
 
+ImageTextModel::Output ImageTextModel::run_merged(DecoderBody& language_model, const Batch& batch, X (*joined)(const ImageFeatures&)) {
+  X inputs_embeds = language_model.embed(batch.input);
+  ImageFeatures image = image_features_of(batch);
+  X image_features, special_image_mask;
+  if (image) {
+    image_features = joined(image).to(inputs_embeds.dtype());
+    special_image_mask = placeholder_mask(batch.input, inputs_embeds, image_features);
+    inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(special_image_mask), Tensor(image_features)});
+  }
+  auto [last_hidden_state, cache] = language_model(inputs_embeds, batch.position_ids, batch.cache);
+  Output output{last_hidden_state, cache, {}};
+  if (image) image.collect(output.image_outputs);
+  inputs_embeds.reset();
+  image_features.reset();
+  special_image_mask.reset();
+  return output;
+}
+
 std::vector<nn::InputSpec> ImageTextModel::image_inputs() const {
   const nn::SizeExpression image("image");
   return {{"pixel_values",

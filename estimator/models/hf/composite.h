@@ -117,6 +117,8 @@ class ImageTextModel : public Base, public nn::EmbeddedModel {
     if (mm_encoder_outputs) return is_first_call(batch) ? mm_encoder_outputs : ImageFeatures();
     return batch.pixel_values ? get_image_features(batch) : ImageFeatures();
   }
+  /// The forward of LLaVA's kin: the images' features, which `joined` makes one tensor, take the places of their tokens.
+  Output run_merged(DecoderBody& language_model, const Batch& batch, X (*joined)(const ImageFeatures& image));
   const Options options_;
 };
 using ImageTextModelPtr = std::shared_ptr<ImageTextModel>;

@@ -116,21 +116,7 @@ class LlavaModel final : public ImageTextModel {
 
  protected:
   Output forward(const Batch& batch) override {
-    X inputs_embeds = language_model_->embed(batch.input);
-    ImageFeatures image = image_features_of(batch);
-    X image_features, special_image_mask;
-    if (image) {
-      image_features = cat(image.pooled, 0).to(inputs_embeds.dtype());
-      special_image_mask = placeholder_mask(batch.input, inputs_embeds, image_features);
-      inputs_embeds = aten("masked_scatter", {Tensor(inputs_embeds), Tensor(special_image_mask), Tensor(image_features)});
-    }
-    auto [last_hidden_state, cache] = (*language_model_)(inputs_embeds, batch.position_ids, batch.cache);
-    Output output{last_hidden_state, cache, {}};
-    if (image) image.collect(output.image_outputs);
-    inputs_embeds.reset();
-    image_features.reset();
-    special_image_mask.reset();
-    return output;
+    return run_merged(*language_model_, batch, [](const ImageFeatures& image) { return cat(image.pooled, 0); });
   }
 
  private:
