@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <set>
 
 #include "base/text.h"
@@ -190,6 +191,13 @@ const hf::TaskClass& class_for(const ReadOptions& options, const hf::Family& fam
     return taken;
   }
   return family.classes[0];
+}
+
+/// Whether the command line gives a size one of these symbols.
+bool gives(const ReadOptions& options, std::initializer_list<const char*> symbols) {
+  return std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) {
+    return std::any_of(symbols.begin(), symbols.end(), [&](auto* symbol) { return size.first == symbol; });
+  });
 }
 
 /// The network as the run calls it.
@@ -424,7 +432,7 @@ class HfConfig final : public Reader {
       throw Error(fmt::format("{} does not support gradient checkpointing in transformers", made.class_name), "leave out --checkpoint");
     o.checkpoint = options.checkpoint;
     o.reentrant = options.reentrant;
-    o.target = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "tgt_seq"; });
+    o.target = gives(options, {"tgt_seq"});
     auto weights = folder ? WeightFiles::find(path) : std::nullopt;
     const DType file_dtype = dtype_of(config, weights ? weights->dtype() : std::nullopt);
     if (options.file_dtype && (file_dtype == DType::bfloat16 || file_dtype == DType::float16)) rt.default_dtype = file_dtype;
@@ -479,7 +487,7 @@ class HfConfig final : public Reader {
  private:
   /// --images of a class that takes none, or one.
   static void check_images(const hf::Network& network, const hf::Family& family, const hf::Options& o, const ReadOptions& options) {
-    const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [](auto& size) { return size.first == "images"; });
+    const bool given = gives(options, {"images"});
     const auto sizes = network.default_sizes();
     if (!given || o.images == 0 || o.task == hf::Task::image_text_to_text ||
         std::any_of(sizes.begin(), sizes.end(), [](auto& size) { return size.first == "images"; }))
@@ -547,8 +555,7 @@ class HfConfig final : public Reader {
       if (const std::int64_t own = config.integer_or(part, model.most_tokens); own > 0) most = std::min(most, own);
       if (name.find("encoder.") == std::string::npos) model.generates_at_most = most;
       if (length == model.symbols->end() || length->second <= most) continue;
-      const bool given =
-          std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol || size.first == "seq"; });
+      const bool given = gives(options, {symbol, "seq"});
       if (!given)
         length->second = most;
       else
@@ -561,10 +568,6 @@ class HfConfig final : public Reader {
   static bool takes_images(const Config& config, const hf::Network& network) {
     for (auto& [symbol, value] : network.default_sizes())
       if (symbol == "image" || symbol == "height" || symbol == "width") return true;
-    for (auto& input : network.inputs())
-      for (auto& size : input.shape)
-        for (auto& symbol : size.symbols())
-          if (symbol == "image" || symbol == "height" || symbol == "width") return true;
     return config.has("vision_config");
   }
   /// The source's and the target's length: those of --seq unless they are given. Sizes that the model does not have are refused.
@@ -577,16 +580,11 @@ class HfConfig final : public Reader {
     for (auto& [symbol, value] : options.sizes)
       if (!kOptions.contains(symbol) && std::find(used.begin(), used.end(), symbol) == used.end())
         throw Error(fmt::format("--set {}: {} has no such size", symbol.substr(0, 80), class_name), did_you_mean(symbol, used));
-    const auto given_size = [&](std::initializer_list<const char*> symbols) {
-      return std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) {
-        return std::any_of(symbols.begin(), symbols.end(), [&](auto* symbol) { return size.first == symbol; });
-      });
-    };
     const auto uses = [&](std::initializer_list<const char*> symbols) {
       return std::any_of(symbols.begin(), symbols.end(),
                          [&](auto* symbol) { return std::find(used.begin(), used.end(), symbol) != used.end(); });
     };
-    if (given_size({"seq"}) && !uses({"seq", "src_seq", "tgt_seq"}) && !model.inputs.empty())
+    if (gives(options, {"seq"}) && !uses({"seq", "src_seq", "tgt_seq"}) && !model.inputs.empty())
       throw Error(fmt::format("--seq: {} takes no text", class_name), "leave it out");
     if (uses({"image"}) && !uses({"height", "width"})) {
       std::int64_t height = 0, width = 0;
@@ -597,10 +595,10 @@ class HfConfig final : public Reader {
       if (height != width)
         throw Error(fmt::format("--image {}x{}: memest runs {} on square images", height, width, class_name), "give one number");
     }
-    if (given_size({"image", "height", "width"}) && !has_images && !model.inputs.empty())
+    if (gives(options, {"image", "height", "width"}) && !has_images && !uses({"image", "height", "width"}) && !model.inputs.empty())
       throw Error(fmt::format("--image: {} takes no images", class_name), "leave it out");
     for (const std::string symbol : {"src_seq", "tgt_seq"}) {
-      const bool given = std::any_of(options.sizes.begin(), options.sizes.end(), [&](auto& size) { return size.first == symbol; });
+      const bool given = gives(options, {symbol.c_str()});
       if (std::find(used.begin(), used.end(), symbol) == used.end()) {
         const bool source = symbol == "src_seq";
         if (given)
